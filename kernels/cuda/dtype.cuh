@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+namespace rmsnorm::kernels::cuda {
+
+struct Types {
+  using float64 = double;
+  using float32 = float;
+  using float16 = __half;
+  using bfloat16 = __nv_bfloat16;
+};
+
+/// The type that sums over T are kept in.
+template <class T>
+struct Accumulation {
+  using type = float;
+};
+template <>
+struct Accumulation<double> {
+  using type = double;
+};
+template <class T>
+using accumulation_t = typename Accumulation<T>::type;
+
+// Explicit conversions only: libtorch's flags switch the operators of the 16-bit types off.
+__device__ __forceinline__ double widen(double value) {
+  return value;
+}
+__device__ __forceinline__ float widen(float value) {
+  return value;
+}
+__device__ __forceinline__ float widen(__half value) {
+  return __half2float(value);
+}
+__device__ __forceinline__ float widen(__nv_bfloat16 value) {
+  return __bfloat162float(value);
+}
+
+__device__ __forceinline__ void narrow(double value, double& to) {
+  to = value;
+}
+__device__ __forceinline__ void narrow(float value, float& to) {
+  to = value;
+}
+__device__ __forceinline__ void narrow(float value, __half& to) {
+  to = __float2half_rn(value);
+}
+__device__ __forceinline__ void narrow(float value, __nv_bfloat16& to) {
+  to = __float2bfloat16_rn(value);
+}
+
+}  // namespace rmsnorm::kernels::cuda

@@ -1,0 +1,132 @@
+#include "cli/app.hpp"
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdio>
+#include <memory>
+#include <random>
+
+#include "cli/console.hpp"
+#include "cli/environment.hpp"
+#include "cli/interrupt.hpp"
+#include "core/files.hpp"
+#include "rmsnorm/errors.hpp"
+#include "train/data.hpp"
+
+namespace rmsnorm::cli {
+namespace {
+
+std::uint64_t parse_seed(const std::string& text) {
+  if (text == "entropy") {
+    std::random_device entropy;
+    return (static_cast<std::uint64_t>(entropy()) << 31) ^ entropy();
+  }
+  std::uint64_t seed = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
+  if (error != std::errc{} || end != text.data() + text.size()) {
+    throw ConfigError("--seed: must be a whole number from 0 or the word entropy; got " + text);
+  }
+  return seed;
+}
+
+/// Config and flags as one: what the flags say, the report echoes.
+Config effective_config(const Options& options) {
+  Config config = read_config(options.config);
+  if (!options.device.empty()) config.device = options.device;
+  if (!options.implementations.empty()) config.implementations = options.implementations;
+  if (!options.seed.empty()) config.seed = parse_seed(options.seed);
+  return config;
+}
+
+struct Failure {
+  Exit exit;
+  std::string message;
+};
+
+/// The exit code that an exception stands for.
+Failure failure_of(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const ConfigError& error) {
+    return {Exit::usage, first_line(error.what())};
+  } catch (const MissingFileError& error) {
+    return {Exit::missing, first_line(error.what())};
+  } catch (const UnavailableError& error) {
+    return {Exit::missing, first_line(error.what())};
+  } catch (const ContractError& error) {
+    return {Exit::usage, first_line(error.what())};
+  } catch (const Interrupted& error) {
+    return {Exit::interrupted, first_line(error.what())};
+  } catch (const std::bad_alloc&) {
+    return {Exit::failed, "out of memory; use smaller cases"};
+  } catch (const std::exception& error) {
+    return {Exit::failed, first_line(error.what())};
+  }
+}
+
+Exit run(const std::string& command, const Options& options, const std::vector<std::string>& argv,
+         const Body& body) {
+  Report report(command, argv);
+  Exit exit = Exit::passed;
+  try {
+    Config config = effective_config(options);
+    report.set_config(to_json(config));
+    const ChosenDevice chosen = choose_device(config.device);
+    report.set_environment(environment_of(chosen.device));
+    if (!options.quiet) print_line(chosen.announcement);
+    Context context{options, std::move(config), chosen.device, report, argv};
+    body(context);
+    exit = report.verdict();
+  } catch (...) {
+    const Failure failure = failure_of(std::current_exception());
+    exit = failure.exit;
+    report.fail(failure.message);
+    print_error(failure.message);
+  }
+  try {
+    const std::filesystem::path file = report.write(options.out, exit);
+    if (!options.quiet) print_line("report: " + file.string());
+  } catch (const std::exception& error) {
+    print_error(first_line(error.what()));
+    if (exit == Exit::passed) exit = Exit::failed;
+  }
+  print_line(report.verdict_line(exit));
+  return exit;
+}
+
+}  // namespace
+
+std::string Context::command_line(const std::string& command) const {
+  return fmt::format("rmsnorm {} --config {} --device {} --seed {}", command, options.config,
+                     device.str(), config.seed);
+}
+
+Subcommand add_subcommand(Program& program, const std::string& name, const std::string& description,
+                          Body body) {
+  auto options = std::make_shared<Options>();
+  CLI::App* sub = program.app.add_subcommand(name, description);
+  sub->add_option("--config", options->config, "YAML file: cases, tolerances, seed, device, ...")
+      ->required();
+  sub->add_option("--device", options->device, "cpu, cuda, cuda:I or auto (default: the config's)");
+  sub->add_option("--implementation", options->implementations,
+                  "rowwise, reference, aten, plugin:PATH; may be repeated (default: the config's)")
+      ->expected(1);
+  sub->add_option("--case", options->case_pattern,
+                  "only cases of this name; * stands for any text");
+  sub->add_option("--seed", options->seed,
+                  "a number, or entropy for a fresh one (default: the config's)");
+  sub->add_option("--out", options->out, "folder for the report")->capture_default_str();
+  sub->add_option("--artifacts", options->artifacts, "folder for data and checkpoints")
+      ->capture_default_str();
+  sub->add_flag("--quiet", options->quiet, "print the verdict and errors only");
+  sub->callback([&program, name, options, body = std::move(body)] {
+    program.chosen = [&program, name, options, body] {
+      return run(name, *options, program.argv, body);
+    };
+  });
+  return {sub, options.get()};
+}
+
+}  // namespace rmsnorm::cli
