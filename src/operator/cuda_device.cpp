@@ -50,6 +50,7 @@ class DeviceScope {
 }  // namespace
 
 const rmsnorm_implementation* find_cuda_kernels(std::string_view name) {
+  if (name == "tuned") return rmsnorm_tuned_cuda();
   return name == "rowwise" ? rmsnorm_rowwise_cuda() : nullptr;
 }
 
