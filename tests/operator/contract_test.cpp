@@ -170,6 +170,8 @@ TEST_CASE("Undefined, sparse and quantized tensors are refused by name", "[contr
     if (test_device().is_cpu()) {
       check_refused(at::quantize_per_tensor(x, 0.1, 0, at::kQInt8), gamma, 1e-6, contract,
                     {"x must be a dense tensor"});
+      const at::Tensor nested = at::_nested_tensor_from_tensor_list({ones({2, 8}), ones({3, 7})});
+      check_refused(nested, gamma, 1e-6, contract, {"x must be a dense tensor"});
     }
   }
 }
