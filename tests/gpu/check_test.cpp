@@ -95,7 +95,8 @@ TEST_CASE("Small ragged cases for the sanitizers", "[.sanitizer]") {
     for (const Dtype dtype : kDtypes) {
       for (const Layout layout : kLayouts) {
         // Each layout meets each shape over the dtypes.
-        const auto& [rows, cols] = shapes[(next++ + next / 5) % 5];
+        const auto& [rows, cols] = shapes[(next + next / 5) % 5];
+        ++next;
         check_passes(*table, Operation::gamma, {rows, cols, dtype, layout});
       }
       check_passes(*table, Operation::backward,
