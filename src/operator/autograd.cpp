@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <optional>
+
 #include "core/contract.hpp"
 #include "operator/counters.hpp"
 #include "operator/execution.hpp"
@@ -52,8 +54,11 @@ BackwardResult backward_as_tensor_operations(const at::Tensor& x, const at::Tens
 }
 
 struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& gamma,
+  // An absent gamma must be an empty optional: libtorch asks every Tensor argument for its device.
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x,
+                            const std::optional<at::Tensor>& given_gamma,
                             const CallSettings& call) {
+    const at::Tensor gamma = given_gamma.value_or(at::Tensor());
     ForwardResult result = run_forward(*call.table, x, gamma, call.normalized_dims, call.eps, true);
     count_forward();
     // x and gamma themselves, not aliases: autograd then notices when they are modified before the
@@ -119,7 +124,9 @@ at::Tensor rms_norm_with(const rmsnorm_implementation& table, const at::Tensor& 
                           contract};
   const bool differentiable = at::GradMode::is_enabled() &&
                               (x.requires_grad() || (gamma.defined() && gamma.requires_grad()));
-  if (differentiable) return RmsNormFunction::apply(x, gamma, call);
+  if (differentiable) {
+    return RmsNormFunction::apply(x, gamma.defined() ? std::optional(gamma) : std::nullopt, call);
+  }
   const at::Tensor y = run_forward(table, x, gamma, call.normalized_dims, eps, false).y;
   count_forward();
   return y;
