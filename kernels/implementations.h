@@ -9,6 +9,8 @@ extern "C" {
 #endif
 
 const rmsnorm_implementation* rmsnorm_rowwise_cpu(void);
+/* For the widest vectors that this processor has. */
+const rmsnorm_implementation* rmsnorm_tuned_cpu(void);
 
 /* Only in builds with CUDA. */
 const rmsnorm_implementation* rmsnorm_rowwise_cuda(void);
