@@ -138,19 +138,19 @@ namespace rmsnorm::kernels {
   X(scratch_overrun, dgamma, backward, gamma, "pytorch/pytorch#193016",                           \
     "the partials reach one element past the workspace")                                          \
   X(eps_gradient_for_gamma, autograd, autograd, autograd, "pytorch/pytorch#23020",                \
-    "the entries of eps and gamma are swapped: gamma gets none")                                  \
+    "gamma gets the entry of eps, which has no gradient")                                         \
   X(dgamma_when_frozen, autograd, autograd, autograd, "linkedin/Liger-Kernel#1068",               \
     "dgamma is computed although gamma is frozen")                                                \
   X(calls_not_counted, autograd, autograd, autograd, RMSNORM_TUTORIAL,                            \
     "the wrapper does not count its calls")                                                       \
-  X(saved_x_detached, autograd, autograd, autograd, "pytorch/pytorch#96852",                      \
+  X(saved_x_alias, autograd, autograd, autograd, "pytorch/pytorch#96852",                         \
     "x is saved as an alias, so that a change in place goes unnoticed")                           \
-  X(saved_gamma_detached, autograd, autograd, autograd, "pytorch/pytorch#24413",                  \
+  X(saved_gamma_alias, autograd, autograd, autograd, "pytorch/pytorch#24413",                     \
     "gamma is saved as an alias, so that a change in place goes unnoticed")                       \
   X(rstd_constant, autograd, autograd, autograd, "pytorch/pytorch#58509",                         \
     "the second derivative takes the saved rstd for a constant")                                  \
-  X(dgamma_over_one_dim, autograd, autograd, autograd, "flagos-ai/FlagGems#5392",                 \
-    "x of rank 3 is taken for size(0) rows in the backward")
+  X(no_graph, autograd, autograd, autograd, "huggingface/candle#2168",                            \
+    "y is cut off from the graph, so that nothing upstream gets a gradient")
 
 enum class Fault {
   none,

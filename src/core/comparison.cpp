@@ -143,7 +143,9 @@ void Comparison::add_finite_row(const double* want, const double* magnitude, con
     row.want4 += (w * w) * (w * w);
     row.error2 += error * error;
     row.error_want += error * w;
-    row.rounding_want += (round(w) - w) * w;
+    const double rounding = round(w) - w;
+    row.rounding2 += rounding * rounding;
+    row.rounding_want += rounding * w;
     row.magnitude2 += m * m;
     row.magnitude_want += m * abs_want;
   }
@@ -172,7 +174,8 @@ void Comparison::add_nonfinite_row(const double* want, const double* got) {
     const double diff = same_infinity ? 0 : std::fabs(got[i] - w);
     // An infinite want leaves no room for another value; NaN as the tolerance says so.
     const double tolerance =
-        std::isfinite(w) ? bounds_.elementwise.atol + bounds_.elementwise.rtol * std::fabs(w) : quiet_nan;
+        std::isfinite(w) ? bounds_.elementwise.atol + bounds_.elementwise.rtol * std::fabs(w)
+                         : quiet_nan;
     const bool within = same_infinity || diff <= tolerance;
     result_.mismatched += !within;
     if (!within || result_.worst_index < 0 || diff > result_.used_of_tolerance * tolerance) {
@@ -199,12 +202,15 @@ void Comparison::note_worst(std::int64_t index, double want, double got, double 
 
 void Comparison::judge_row(const Sums& row) {
   const double want_l2 = std::sqrt(row.want2), error_l2 = std::sqrt(row.error2);
+  const double rounding =
+      bounds_.one_rounding ? std::sqrt(row.rounding2) : unit_roundoff(bounds_.dtype) * want_l2;
   const double bound =
-      unit_roundoff(bounds_.dtype) * want_l2 + accumulation_ * std::sqrt(row.magnitude2) +
+      rounding + (bounds_.one_rounding ? 2 : 1) * accumulation_ * std::sqrt(row.magnitude2) +
       std::sqrt(static_cast<double>(cols_)) * smallest_subnormal(bounds_.dtype) / 2;
   if (!std::isfinite(bound)) {
     // The oracle's fault, or a want beyond the range of its own squares: nothing would be checked.
-    if (++row_l2_failure_.rows == 1) row_l2_failure_.first = fmt::format("row {}: its L2 bound is {}", rows_, bound);
+    if (++row_l2_failure_.rows == 1)
+      row_l2_failure_.first = fmt::format("row {}: its L2 bound is {}", rows_, bound);
     return;
   }
   if (!(error_l2 <= bound) && ++row_l2_failure_.rows == 1) {

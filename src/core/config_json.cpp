@@ -83,7 +83,17 @@ std::string_view name(GammaKind kind) {
   return "none";
 }
 
-std::string_view name(InputKind kind) { return kind == InputKind::normal ? "normal" : "scaled"; }
+std::string_view name(InputKind kind) {
+  switch (kind) {
+    case InputKind::normal:
+      return "normal";
+    case InputKind::scaled:
+      return "scaled";
+    case InputKind::special:
+      break;
+  }
+  return "special";
+}
 
 std::string_view name(Contract contract) { return contract == Contract::minimum ? "minimum" : "full"; }
 

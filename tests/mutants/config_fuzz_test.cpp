@@ -1,0 +1,156 @@
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "core/cases.hpp"
+#include "core/config.hpp"
+#include "mutants/mutation.hpp"
+#include "support/catch.hpp"
+
+// More of it: RMSNORM_FUZZ_RUNS=20000 RMSNORM_FUZZ_SEED=7 rmsnorm_mutant_tests '[fuzz]'
+
+using namespace rmsnorm;
+using test::Generator;
+
+namespace {
+
+constexpr std::uint64_t kDefaultRuns = 1500, kProgramRuns = 40;
+constexpr std::size_t kLongestMessage = 1000;
+constexpr double kLongestParse_s = 5;
+constexpr unsigned kLongestProgram_s = 60;
+
+std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+std::vector<std::string> shipped_configs() {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(RMSNORM_SOURCE_DIR "/configs"))
+    if (entry.path().extension() == ".yaml") files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  std::vector<std::string> texts;
+  for (const auto& file : files) {
+    std::ifstream stream(file);
+    texts.emplace_back(std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>());
+  }
+  return texts;
+}
+
+/// The text of run `run`, the same whatever ran before it.
+std::string mutated_config(const std::vector<std::string>& configs, std::uint64_t seed,
+                           std::uint64_t run) {
+  Generator random(seed * 1'000'003 + run);
+  return test::mutate(configs[run % configs.size()], configs, random);
+}
+
+bool is_one_clear_line(const std::string& message) {
+  for (const char c : message) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7F) return false;
+  }
+  return !message.empty() && message.size() <= kLongestMessage;
+}
+
+struct Ended {
+  int status = 0;
+  std::string err;
+};
+
+/// Runs the program with stderr in a file; SIGALRM ends one that hangs.
+Ended run_program(const std::vector<std::string>& argv, const std::string& dir) {
+  const std::string out = dir + "/out", err = dir + "/err";
+  const pid_t pid = fork();
+  if (pid == 0) {
+    const int flags = O_CREAT | O_TRUNC | O_WRONLY;
+    dup2(open(out.c_str(), flags, 0600), STDOUT_FILENO);
+    dup2(open(err.c_str(), flags, 0600), STDERR_FILENO);
+    alarm(kLongestProgram_s);
+    std::vector<char*> arguments;
+    for (const std::string& argument : argv)
+      arguments.push_back(const_cast<char*>(argument.c_str()));
+    arguments.push_back(nullptr);
+    execv(arguments[0], arguments.data());
+    _exit(127);
+  }
+  Ended ended;
+  waitpid(pid, &ended.status, 0);
+  std::ifstream stream(err);
+  ended.err.assign(std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>());
+  return ended;
+}
+
+}  // namespace
+
+TEST_CASE("a config broken in any way is taken or refused in one clear line", "[fuzz]") {
+  const std::uint64_t runs = number_from("RMSNORM_FUZZ_RUNS", kDefaultRuns);
+  const std::uint64_t seed = number_from("RMSNORM_FUZZ_SEED", 20240601);
+  std::cout << "fuzz: seed " << seed << ", " << runs << " runs" << std::endl;
+  const std::vector<std::string> configs = shipped_configs();
+  REQUIRE_FALSE(configs.empty());
+  std::uint64_t taken = 0;
+  for (std::uint64_t run = 0; run < runs; ++run) {
+    const std::string text = mutated_config(configs, seed, run);
+    INFO("seed " << seed << ", run " << run << ", " << text.size() << " bytes:\n"
+                 << text.substr(0, 3000));
+    const auto begin = std::chrono::steady_clock::now();
+    std::string message;
+    try {
+      const Config config = parse_config(text, "fuzz.yaml");
+      ++taken;
+      REQUIRE_FALSE(expand_cases(config).empty());
+      REQUIRE_NOTHROW(to_json(config).dump());
+    } catch (const ConfigError& error) {
+      message = error.what();
+      CAPTURE(message);
+      REQUIRE(is_one_clear_line(message));
+      REQUIRE(message.rfind("fuzz.yaml:", 0) == 0);
+    }
+    const std::chrono::duration<double> took_s = std::chrono::steady_clock::now() - begin;
+    REQUIRE(took_s.count() < kLongestParse_s);
+  }
+  std::cout << "fuzz: " << taken << " taken, " << runs - taken << " refused" << std::endl;
+  // All taken or all refused would mean that the mutations do not reach what they should.
+  if (runs >= 1000) CHECK((taken > runs / 100 && taken < runs / 2));
+}
+
+TEST_CASE("the program ends a broken config with its exit code and one line", "[program]") {
+  const char* bin = std::getenv("RMSNORM_BIN");
+  REQUIRE(bin != nullptr);
+  const std::uint64_t seed = number_from("RMSNORM_FUZZ_SEED", 20240601);
+  std::cout << "fuzz: seed " << seed << ", " << kProgramRuns << " runs of the program" << std::endl;
+  const std::vector<std::string> configs = shipped_configs();
+  const std::string dir =
+      (std::filesystem::temp_directory_path() / ("rmsnorm-fuzz-" + std::to_string(getpid())))
+          .string();
+  std::filesystem::create_directory(dir);
+  const std::string file = dir + "/config.yaml";
+  for (std::uint64_t run = 0; run < kProgramRuns; ++run) {
+    const std::string text = mutated_config(configs, seed + 1, run);
+    std::ofstream(file, std::ios::binary) << text;
+    INFO("seed " << seed + 1 << ", run " << run << ":\n" << text.substr(0, 3000));
+    // A config that is taken meets a pattern that fits none of its cases.
+    const Ended ended = run_program({bin, "check-forward", "--config", file, "--device", "cpu",
+                                     "--case", "no such case", "--quiet", "--out", dir},
+                                    dir);
+    INFO("stderr: " << ended.err);
+    REQUIRE(WIFEXITED(ended.status));
+    const int code = WEXITSTATUS(ended.status);
+    CAPTURE(code);
+    REQUIRE((code >= 1 && code <= 4));
+    REQUIRE(ended.err.rfind("rmsnorm: ", 0) == 0);
+    REQUIRE(ended.err.back() == '\n');
+    REQUIRE(is_one_clear_line(ended.err.substr(0, ended.err.size() - 1)));
+  }
+  std::filesystem::remove_all(dir);
+}
