@@ -1,14 +1,14 @@
 #include <fcntl.h>
+#include <glob.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -34,16 +34,18 @@ std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
+std::string contents(const std::string& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+}
+
+/// By glob(3): libtorch exports the std::filesystem of an older compiler, whose iterators crash.
 std::vector<std::string> shipped_configs() {
-  std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(RMSNORM_SOURCE_DIR "/configs"))
-    if (entry.path().extension() == ".yaml") files.push_back(entry.path());
-  std::sort(files.begin(), files.end());
+  glob_t found{};
+  REQUIRE(glob(RMSNORM_SOURCE_DIR "/configs/*.yaml", 0, nullptr, &found) == 0);
   std::vector<std::string> texts;
-  for (const auto& file : files) {
-    std::ifstream stream(file);
-    texts.emplace_back(std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>());
-  }
+  for (std::size_t i = 0; i < found.gl_pathc; ++i) texts.push_back(contents(found.gl_pathv[i]));
+  globfree(&found);
   return texts;
 }
 
@@ -85,8 +87,7 @@ Ended run_program(const std::vector<std::string>& argv, const std::string& dir) 
   }
   Ended ended;
   waitpid(pid, &ended.status, 0);
-  std::ifstream stream(err);
-  ended.err.assign(std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>());
+  ended.err = contents(err);
   return ended;
 }
 
@@ -130,10 +131,8 @@ TEST_CASE("the program ends a broken config with its exit code and one line", "[
   const std::uint64_t seed = number_from("RMSNORM_FUZZ_SEED", 20240601);
   std::cout << "fuzz: seed " << seed << ", " << kProgramRuns << " runs of the program" << std::endl;
   const std::vector<std::string> configs = shipped_configs();
-  const std::string dir =
-      (std::filesystem::temp_directory_path() / ("rmsnorm-fuzz-" + std::to_string(getpid())))
-          .string();
-  std::filesystem::create_directory(dir);
+  std::string dir = "/tmp/rmsnorm-fuzz-XXXXXX";
+  REQUIRE(mkdtemp(dir.data()) != nullptr);
   const std::string file = dir + "/config.yaml";
   for (std::uint64_t run = 0; run < kProgramRuns; ++run) {
     const std::string text = mutated_config(configs, seed + 1, run);
@@ -152,5 +151,7 @@ TEST_CASE("the program ends a broken config with its exit code and one line", "[
     REQUIRE(ended.err.back() == '\n');
     REQUIRE(is_one_clear_line(ended.err.substr(0, ended.err.size() - 1)));
   }
-  std::filesystem::remove_all(dir);
+  for (const char* name : {"/config.yaml", "/out", "/err", "/check-forward.json"})
+    std::remove((dir + name).c_str());
+  rmdir(dir.c_str());
 }
