@@ -54,8 +54,8 @@ struct ComparisonResult {
 ///  - every row has |got-want|_2 <= u*|want|_2 + a*|magnitude|_2 + sqrt(cols)*s/2, with u the unit
 ///  roundoff and s the
 ///    smallest subnormal of the result's dtype and a = accumulation_bound: atol hides a small term
-///    in a large row. With one_rounding the first term is |want rounded - want|_2 and a counts
-///    twice: an element may end on the other side of a tie, never be rounded a second time;
+///    in a large row. With one_rounding also <= |want rounded - want|_2 + 2*a*|magnitude|_2 + the
+///    same: an element may end on the other side of a tie, never be rounded a second time;
 ///  - the gain |sum((got-want)*want)| / sum(want^2), per row and over everything, stays within what
 ///  rounding leaves of
 ///    it: 8 standard deviations u/sqrt(3)*sqrt(sum want^4)/sum want^2 (never more than u), or the
