@@ -17,7 +17,9 @@ namespace cpu {
 ForwardPass mutant_forward(Fault fault);
 BackwardPass mutant_backward(Fault fault);
 }  // namespace cpu
+// with_cuda.cpp, or no_cuda.cpp where all of them are nullptr.
 namespace cuda {
+const rmsnorm_implementation* product();
 ForwardPass mutant_forward(Fault fault);
 BackwardPass mutant_backward(Fault fault);
 }  // namespace cuda

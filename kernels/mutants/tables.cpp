@@ -47,13 +47,11 @@ const rmsnorm_implementation* find_mutant(Fault fault, std::int32_t device_type)
         tables_from(*rmsnorm_rowwise_cpu(), cpu::mutant_forward, cpu::mutant_backward);
     return &tables[static_cast<std::size_t>(fault)];
   }
-#ifdef RMSNORM_MUTANTS_CUDA
-  if (device_type == RMSNORM_CUDA) {
+  if (device_type == RMSNORM_CUDA && cuda::product() != nullptr) {
     static const Tables tables =
-        tables_from(*rmsnorm_rowwise_cuda(), cuda::mutant_forward, cuda::mutant_backward);
+        tables_from(*cuda::product(), cuda::mutant_forward, cuda::mutant_backward);
     return &tables[static_cast<std::size_t>(fault)];
   }
-#endif
   return nullptr;
 }
 

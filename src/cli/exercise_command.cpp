@@ -4,11 +4,9 @@
 
 #include <iostream>
 #include <memory>
-#include <sstream>
 
 #include "cli/app.hpp"
 #include "cli/console.hpp"
-#include "cli/interrupt.hpp"
 #include "cli/mutant_matrix.hpp"
 #include "exercise/demonstration.hpp"
 

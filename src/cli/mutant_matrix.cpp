@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <sstream>
 
 #include "cli/console.hpp"
@@ -99,7 +100,13 @@ void report_needs(Context& context, const std::vector<MutantResult>& results, bo
 
 void run_mutant_matrix(Context& context, const std::string& list) {
   const std::vector<const kernels::FaultInfo*> mutants = named_mutants(list);
-  const std::vector<Case> cases = cases_by_size(context.config);
+  const std::vector<Case> cases =
+      select_cases(cases_by_size(context.config), context.options.case_pattern);
+  if (cases.empty()) {
+    print_error(fmt::format("--case {}: no case of {} has such a name",
+                            context.options.case_pattern, context.options.config));
+    return;
+  }
   Progress progress(
       "exercise", static_cast<std::int64_t>(mutants.size() + context.config.implementations.size()),
       context.options.quiet);
@@ -136,7 +143,7 @@ void run_mutant_matrix(Context& context, const std::string& list) {
   }
   if (!context.options.quiet) print_table(table);
   report_controls(context, controls);
-  report_needs(context, results, list == "all");
+  report_needs(context, results, list == "all" && context.options.case_pattern.empty());
   print_line(fmt::format("{} of {} mutants killed", killed, results.size()));
   context.report.section("mutants") = section;
   context.report.passes_without_cases();

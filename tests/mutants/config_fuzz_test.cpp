@@ -1,7 +1,4 @@
-#include <fcntl.h>
 #include <glob.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
@@ -15,11 +12,13 @@
 #include "core/cases.hpp"
 #include "core/config.hpp"
 #include "mutants/mutation.hpp"
+#include "mutants/program.hpp"
 #include "support/catch.hpp"
 
 // More of it: RMSNORM_FUZZ_RUNS=20000 RMSNORM_FUZZ_SEED=7 rmsnorm_mutant_tests '[fuzz]'
 
 using namespace rmsnorm;
+using test::contents;
 using test::Generator;
 
 namespace {
@@ -27,16 +26,10 @@ namespace {
 constexpr std::uint64_t kDefaultRuns = 1500, kProgramRuns = 40;
 constexpr std::size_t kLongestMessage = 1000;
 constexpr double kLongestParse_s = 5;
-constexpr unsigned kLongestProgram_s = 60;
 
 std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
   const char* text = std::getenv(variable);
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
-
-std::string contents(const std::string& file) {
-  std::ifstream stream(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
 }
 
 /// By glob(3): libtorch exports the std::filesystem of an older compiler, whose iterators crash.
@@ -62,33 +55,6 @@ bool is_one_clear_line(const std::string& message) {
     if (byte < 0x20 || byte == 0x7F) return false;
   }
   return !message.empty() && message.size() <= kLongestMessage;
-}
-
-struct Ended {
-  int status = 0;
-  std::string err;
-};
-
-/// Runs the program with stderr in a file; SIGALRM ends one that hangs.
-Ended run_program(const std::vector<std::string>& argv, const std::string& dir) {
-  const std::string out = dir + "/out", err = dir + "/err";
-  const pid_t pid = fork();
-  if (pid == 0) {
-    const int flags = O_CREAT | O_TRUNC | O_WRONLY;
-    dup2(open(out.c_str(), flags, 0600), STDOUT_FILENO);
-    dup2(open(err.c_str(), flags, 0600), STDERR_FILENO);
-    alarm(kLongestProgram_s);
-    std::vector<char*> arguments;
-    for (const std::string& argument : argv)
-      arguments.push_back(const_cast<char*>(argument.c_str()));
-    arguments.push_back(nullptr);
-    execv(arguments[0], arguments.data());
-    _exit(127);
-  }
-  Ended ended;
-  waitpid(pid, &ended.status, 0);
-  ended.err = contents(err);
-  return ended;
 }
 
 }  // namespace
@@ -126,32 +92,25 @@ TEST_CASE("a config broken in any way is taken or refused in one clear line", "[
 }
 
 TEST_CASE("the program ends a broken config with its exit code and one line", "[program]") {
-  const char* bin = std::getenv("RMSNORM_BIN");
-  REQUIRE(bin != nullptr);
   const std::uint64_t seed = number_from("RMSNORM_FUZZ_SEED", 20240601);
   std::cout << "fuzz: seed " << seed << ", " << kProgramRuns << " runs of the program" << std::endl;
   const std::vector<std::string> configs = shipped_configs();
-  std::string dir = "/tmp/rmsnorm-fuzz-XXXXXX";
-  REQUIRE(mkdtemp(dir.data()) != nullptr);
+  const test::Folder folder;
+  const std::string& dir = folder.path;
   const std::string file = dir + "/config.yaml";
   for (std::uint64_t run = 0; run < kProgramRuns; ++run) {
     const std::string text = mutated_config(configs, seed + 1, run);
     std::ofstream(file, std::ios::binary) << text;
     INFO("seed " << seed + 1 << ", run " << run << ":\n" << text.substr(0, 3000));
     // A config that is taken meets a pattern that fits none of its cases.
-    const Ended ended = run_program({bin, "check-forward", "--config", file, "--device", "cpu",
-                                     "--case", "no such case", "--quiet", "--out", dir},
-                                    dir);
+    const test::Ended ended = test::run_program(
+        {"check-forward", "--config", file, "--device", "cpu", "--case", "no such case", "--quiet"},
+        folder);
     INFO("stderr: " << ended.err);
-    REQUIRE(WIFEXITED(ended.status));
-    const int code = WEXITSTATUS(ended.status);
-    CAPTURE(code);
-    REQUIRE((code >= 1 && code <= 4));
+    CAPTURE(ended.exit_code);
+    REQUIRE((ended.exit_code >= 1 && ended.exit_code <= 4));
     REQUIRE(ended.err.rfind("rmsnorm: ", 0) == 0);
     REQUIRE(ended.err.back() == '\n');
     REQUIRE(is_one_clear_line(ended.err.substr(0, ended.err.size() - 1)));
   }
-  for (const char* name : {"/config.yaml", "/out", "/err", "/check-forward.json"})
-    std::remove((dir + name).c_str());
-  rmdir(dir.c_str());
 }
