@@ -1,7 +1,7 @@
 #include "cli/app.hpp"
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <charconv>
 #include <cstdio>
@@ -111,8 +111,9 @@ Subcommand add_subcommand(Program& program, const std::string& name, const std::
       ->required();
   sub->add_option("--device", options->device, "cpu, cuda, cuda:I or auto (default: the config's)");
   sub->add_option("--implementation", options->implementations,
-                  "rowwise, reference, aten, plugin:PATH; may be repeated (default: the config's)")
-      ->expected(1);
+                  "rowwise, reference, aten, plugin:PATH, mutant:NAME; may be repeated (default: "
+                  "the config's)")
+      ->allow_extra_args(false);
   sub->add_option("--case", options->case_pattern,
                   "only cases of this name; * stands for any text");
   sub->add_option("--seed", options->seed,

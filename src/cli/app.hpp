@@ -69,5 +69,6 @@ void add_check_commands(Program& program);
 void add_reference_command(Program& program);
 void add_environment_command(Program& program);
 void add_acquire_command(Program& program);
+void add_exercise_command(Program& program);
 
 }  // namespace rmsnorm::cli
