@@ -9,6 +9,7 @@
 #include "cli/console.hpp"
 #include "cli/interrupt.hpp"
 #include "core/files.hpp"
+#include "core/folder.hpp"
 #include "operator/kernels.hpp"
 #include "train/integration.hpp"
 
@@ -45,7 +46,7 @@ Subject subject_of(const Context& context) {
 Dataset splits(const Context& context, const std::function<void(const std::string&)>& note) {
   const TrainConfig& train = context.config.train;
   const fs::path dir = context.data_dir();
-  if (!fs::exists(dir) || fs::is_empty(dir)) {
+  if (names_in(dir).empty()) {
     write_dataset(dir, draw_dataset(train, context.config.seed), train, context.config.seed);
     note("made the splits in " + dir.string() + ", as acquire does");
   }

@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "core/files.hpp"
+#include "core/folder.hpp"
 
 namespace rmsnorm {
 namespace {
@@ -76,8 +77,8 @@ CheckpointFolder::CheckpointFolder(fs::path folder, std::int64_t keep)
     }
     fail(folder_, "locking the folder for checkpoints failed", reason);
   }
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder_, error)) {
-    if (is_temporary(entry.path().filename().string())) ::unlink(entry.path().c_str());
+  for (const std::string& name : names_in(folder_)) {
+    if (is_temporary(name)) ::unlink((folder_ / name).c_str());
   }
 }
 
@@ -151,27 +152,25 @@ void CheckpointFolder::remove_all_but_last() {
 
 std::vector<std::int64_t> checkpoint_steps(const fs::path& folder) {
   std::vector<std::int64_t> steps;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    if (const auto step = step_of(entry->path().filename().string())) steps.push_back(*step);
+  for (const std::string& name : names_in(folder)) {
+    if (const auto step = step_of(name)) steps.push_back(*step);
   }
-  if (error && error != std::errc::no_such_file_or_directory)
-    fail(folder, "listing the checkpoints failed", error.value());
   std::sort(steps.begin(), steps.end());
   return steps;
 }
 
 std::vector<fs::path> find_checkpoints(const fs::path& dir) {
   std::vector<fs::path> files;
-  std::error_code error;
-  for (fs::recursive_directory_iterator entry(dir, error), end; !error && entry != end;
-       entry.increment(error)) {
-    if (entry->path().extension() == kSuffix) files.push_back(entry->path());
+  for (const std::string& name : names_in(dir)) {
+    const fs::path inside = dir / name;
+    std::error_code error;
+    if (fs::symlink_status(inside, error).type() == fs::file_type::directory) {
+      const std::vector<fs::path> deeper = find_checkpoints(inside);
+      files.insert(files.end(), deeper.begin(), deeper.end());
+    } else if (name.ends_with(kSuffix)) {
+      files.push_back(inside);
+    }
   }
-  if (error && error != std::errc::no_such_file_or_directory)
-    fail(dir, "looking for checkpoints failed", error.value());
-  std::sort(files.begin(), files.end());
   return files;
 }
 

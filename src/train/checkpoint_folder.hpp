@@ -40,9 +40,11 @@ class CheckpointFolder {
   /// From now on the checkpoints up to this step belong to this run.
   void continue_from(std::int64_t step);
 
+  /// Removes what this run has not written or continued, and all but its last ones.
+  void remove_all_but_last();
+
  private:
   void require_still_there() const;
-  void remove_all_but_last();
 
   std::filesystem::path folder_;
   std::int64_t keep_;

@@ -50,6 +50,7 @@ struct Lane {
   CheckpointFolder folder;
   std::int64_t resumed_from = 0;
   std::string checkpoint;
+  std::function<void()> after_save;
 
   Lane(const IntegrationRequest& request, const PathSpec& path, const Dataset& data)
       : run(request.config, path, data, request.data_sum, request.device),
@@ -199,6 +200,8 @@ IntegrationResult train_integration(const IntegrationRequest& request) {
   result.mean_mse = mse_of_mean(data);
   result.judged_by_learning = request.config.train.steps >= kStepsToLearn;
   if (request.resume) resume(request, reference, kernel);
+  // A resume must not find a new reference path beside an earlier run's kernel path.
+  if (!request.resume) reference.after_save = [&] { kernel.folder.remove_all_but_last(); };
 
   result.interrupted =
       !reference.train(request, 0) || !kernel.train(request, request.config.train.steps);
