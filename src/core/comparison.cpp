@@ -127,6 +127,9 @@ void Comparison::add_finite_row(const double* want, const double* magnitude, con
   const SignificandRounding round(bounds_.dtype);
   std::int64_t mismatched = 0;
   double max_abs = result_.max_abs_error, max_rel = result_.max_rel_error;
+  // A note is taken of the first element too, which a perfect result would leave unnamed.
+  double worst_used = result_.worst_index < 0 ? -1 : result_.used_of_tolerance;
+  Sums sums = row;  // never has its address taken, so that it stays in registers
   for (std::int64_t i = 0; i < cols_; ++i) {
     const double w = want[i], m = magnitude[i];
     const double error = got[i] - w;
@@ -134,19 +137,21 @@ void Comparison::add_finite_row(const double* want, const double* magnitude, con
                  tolerance = atol + rtol * abs_want;
     mismatched += !(diff <= tolerance);
     // Both maxima are kept without a division for each element; a NaN takes the first branch.
-    if (!(diff <= result_.used_of_tolerance * tolerance) || result_.worst_index < 0) [[unlikely]] {
+    if (!(diff <= worst_used * tolerance)) [[unlikely]] {
       note_worst(rows_ * cols_ + i, w, got[i], tolerance);
+      worst_used = result_.used_of_tolerance;
     }
     if (diff > max_rel * abs_want && abs_want > 0) [[unlikely]]
       max_rel = diff / abs_want;
     max_abs = diff > max_abs ? diff : max_abs;
-    row.want4 += (w * w) * (w * w);
-    row.error2 += error * error;
-    row.error_want += error * w;
-    row.rounding_want += (round(w) - w) * w;
-    row.magnitude2 += m * m;
-    row.magnitude_want += m * abs_want;
+    sums.want4 += (w * w) * (w * w);
+    sums.error2 += error * error;
+    sums.error_want += error * w;
+    sums.rounding_want += (round(w) - w) * w;
+    sums.magnitude2 += m * m;
+    sums.magnitude_want += m * abs_want;
   }
+  row = sums;
   const bool has_nan = std::isnan(row.error2);
   result_.max_abs_error = has_nan ? quiet_nan : max_abs;
   result_.max_rel_error = has_nan ? quiet_nan : max_rel;
@@ -172,7 +177,8 @@ void Comparison::add_nonfinite_row(const double* want, const double* got) {
     const double diff = same_infinity ? 0 : std::fabs(got[i] - w);
     // An infinite want leaves no room for another value; NaN as the tolerance says so.
     const double tolerance =
-        std::isfinite(w) ? bounds_.elementwise.atol + bounds_.elementwise.rtol * std::fabs(w) : quiet_nan;
+        std::isfinite(w) ? bounds_.elementwise.atol + bounds_.elementwise.rtol * std::fabs(w)
+                         : quiet_nan;
     const bool within = same_infinity || diff <= tolerance;
     result_.mismatched += !within;
     if (!within || result_.worst_index < 0 || diff > result_.used_of_tolerance * tolerance) {
@@ -204,7 +210,8 @@ void Comparison::judge_row(const Sums& row) {
       std::sqrt(static_cast<double>(cols_)) * smallest_subnormal(bounds_.dtype) / 2;
   if (!std::isfinite(bound)) {
     // The oracle's fault, or a want beyond the range of its own squares: nothing would be checked.
-    if (++row_l2_failure_.rows == 1) row_l2_failure_.first = fmt::format("row {}: its L2 bound is {}", rows_, bound);
+    if (++row_l2_failure_.rows == 1)
+      row_l2_failure_.first = fmt::format("row {}: its L2 bound is {}", rows_, bound);
     return;
   }
   if (!(error_l2 <= bound) && ++row_l2_failure_.rows == 1) {

@@ -19,15 +19,24 @@ namespace {
 using Shape = std::pair<std::int64_t, std::int64_t>;
 
 constexpr std::int64_t max_extent = std::int64_t{1} << 40;
-constexpr std::int64_t max_elements = std::int64_t{1} << 60;  // of 8 bytes: a size in bytes still fits in 63 bits
+constexpr std::int64_t max_elements = std::int64_t{1}
+                                      << 60;  // of 8 bytes: a size in bytes still fits in 63 bits
 constexpr std::int64_t max_cases = 65536;
 constexpr std::int64_t max_count = 1'000'000'000;  // of steps, examples, calls
 constexpr double max_tolerance = 0.1;              // everything meets more than this
 
-bool is_positive(double value) { return value > 0; }
-bool is_tolerance(double value) { return value >= 0 && value <= max_tolerance; }
-bool is_noise(double value) { return value >= 0 && value <= 1000; }
-bool is_learning_rate(double value) { return value > 0 && value <= 1; }
+bool is_positive(double value) {
+  return value > 0;
+}
+bool is_tolerance(double value) {
+  return value >= 0 && value <= max_tolerance;
+}
+bool is_noise(double value) {
+  return value >= 0 && value <= 1000;
+}
+bool is_learning_rate(double value) {
+  return value > 0 && value <= 1;
+}
 
 bool has_control_character(std::string_view text) {
   return std::any_of(text.begin(), text.end(),
@@ -40,7 +49,8 @@ std::optional<std::string> parse_device(std::string_view text) {
   if (text == "auto" || text == "cpu" || text == "cuda") return std::string(text);
   if (!text.starts_with(prefix)) return std::nullopt;
   const std::string_view digits = text.substr(prefix.size());
-  if (digits.empty() || digits.find_first_not_of("0123456789") != std::string_view::npos) return std::nullopt;
+  if (digits.empty() || digits.find_first_not_of("0123456789") != std::string_view::npos)
+    return std::nullopt;
   int index = 0;
   const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), index);
   const bool is_canonical = digits.size() == 1 || digits.front() != '0';
@@ -59,7 +69,9 @@ std::optional<std::string> parse_implementation(std::string_view text) {
   return std::nullopt;
 }
 
-std::int64_t read_extent(const Value& value) { return value.integer(1, max_extent); }
+std::int64_t read_extent(const Value& value) {
+  return value.integer(1, max_extent);
+}
 
 Shape read_shape(const Value& value) {
   if (!value.is_list() || value.node().items.size() != 2) value.refuse("a pair [rows, cols]");
@@ -68,7 +80,9 @@ Shape read_shape(const Value& value) {
 }
 
 void require_shape(const Value& where, std::int64_t rows, std::int64_t cols, Contract contract) {
-  const auto refuse = [&](std::string_view allowed) { where.refuse(allowed, fmt::format("{} x {}", rows, cols)); };
+  const auto refuse = [&](std::string_view allowed) {
+    where.refuse(allowed, fmt::format("{} x {}", rows, cols));
+  };
   if (rows > max_elements / cols) refuse("rows * cols of at most 2^60");
   if (contract == Contract::full) return;
   if (cols > kMinimumMaxCols) {
@@ -88,7 +102,8 @@ std::vector<Shape> read_shapes(const Value& list, Contract contract) {
 }
 
 Dtype read_dtype(const Value& value, Contract contract) {
-  const Dtype dtype = value.one_of({Dtype::float64, Dtype::float32, Dtype::float16, Dtype::bfloat16});
+  const Dtype dtype =
+      value.one_of({Dtype::float64, Dtype::float32, Dtype::float16, Dtype::bfloat16});
   if (contract == Contract::minimum && dtype != Dtype::float32 && dtype != Dtype::float16) {
     value.refuse("one of float32, float16 under contract minimum");
   }
@@ -96,7 +111,8 @@ Dtype read_dtype(const Value& value, Contract contract) {
 }
 
 std::vector<Dtype> read_dtypes(const Value& list, Contract contract) {
-  return list.distinct("dtypes", [contract](const Value& entry) { return read_dtype(entry, contract); });
+  return list.distinct("dtypes",
+                       [contract](const Value& entry) { return read_dtype(entry, contract); });
 }
 
 /// A kind of case of which contract minimum takes only `plain`.
@@ -110,10 +126,13 @@ T read_kind(const Value& value, std::initializer_list<T> kinds, T plain, Contrac
 }
 
 std::int64_t count_cases(const CaseGrid& grid) {
-  // Each list has at most half as many entries as the file has bytes; floating point cannot overflow here.
-  double count = grid.shapes.empty() ? static_cast<double>(grid.rows.size()) * static_cast<double>(grid.cols.size())
-                                     : static_cast<double>(grid.shapes.size());
-  for (const std::size_t size : {grid.dtypes.size(), grid.layouts.size(), grid.gammas.size(), grid.inputs.size()}) {
+  // Each list has at most half as many entries as the file has bytes; floating point cannot
+  // overflow here.
+  double count = grid.shapes.empty()
+                     ? static_cast<double>(grid.rows.size()) * static_cast<double>(grid.cols.size())
+                     : static_cast<double>(grid.shapes.size());
+  for (const std::size_t size :
+       {grid.dtypes.size(), grid.layouts.size(), grid.gammas.size(), grid.inputs.size()}) {
     count *= static_cast<double>(size);
   }
   return static_cast<std::int64_t>(std::min(count, 1e18));
@@ -130,8 +149,9 @@ void read_grid_shapes(const Section& grid, CaseGrid& out, Contract contract) {
   }
   out.rows = grid.required("rows", "a list of row counts, beside cols (or shapes instead of both)")
                  .distinct("row counts", read_extent);
-  out.cols = grid.required("cols", "a list of column counts, beside rows (or shapes instead of both)")
-                 .distinct("column counts", read_extent);
+  out.cols =
+      grid.required("cols", "a list of column counts, beside rows (or shapes instead of both)")
+          .distinct("column counts", read_extent);
 }
 
 CaseGrid read_grid(const Value& value, Contract contract) {
@@ -143,15 +163,18 @@ CaseGrid read_grid(const Value& value, Contract contract) {
   if (const auto list = grid.optional("layouts")) {
     out.layouts = list->distinct("layouts", [contract](const Value& entry) {
       return read_kind(entry,
-                       {Layout::contiguous, Layout::offset, Layout::row_strided, Layout::heads, Layout::expanded_dy},
+                       {Layout::contiguous, Layout::offset, Layout::row_strided, Layout::heads,
+                        Layout::expanded_dy},
                        Layout::contiguous, contract);
     });
   }
   if (const auto list = grid.optional("gammas")) {
     out.gammas = list->distinct("kinds of gamma", [contract](const Value& entry) {
-      return read_kind(entry, {GammaKind::same, GammaKind::float32, GammaKind::none}, GammaKind::same, contract);
+      return read_kind(entry, {GammaKind::same, GammaKind::float32, GammaKind::none},
+                       GammaKind::same, contract);
     });
-    // float32 beside another dtype is `same` there and left out; nothing else would leave a grid without cases.
+    // float32 beside another dtype is `same` there and left out; nothing else would leave a grid
+    // without cases.
     const bool only_float32 = out.gammas == std::vector{GammaKind::float32};
     const bool any_16_bit = std::any_of(out.dtypes.begin(), out.dtypes.end(),
                                         [](Dtype dtype) { return size_bytes(dtype) == 2; });
@@ -183,7 +206,8 @@ std::vector<CaseGrid> read_cases(const Value& value, Contract contract) {
   for (const Value& entry : value.entries("maps of rows, cols, dtypes")) {
     grids.push_back(read_grid(entry, contract));
     count += count_cases(grids.back());
-    if (count > max_cases) entry.refuse(fmt::format("at most {} cases in all", max_cases), fmt::format("{}", count));
+    if (count > max_cases)
+      entry.refuse(fmt::format("at most {} cases in all", max_cases), fmt::format("{}", count));
   }
   return grids;
 }
@@ -197,23 +221,27 @@ std::map<Dtype, Tolerance> read_tolerances(const Section& tolerances) {
     const Section entry(*value, {"atol", "rtol"});
     const Tolerance tolerance{entry.required("atol", allowed).real(allowed, is_tolerance),
                               entry.required("rtol", allowed).real(allowed, is_tolerance)};
-    if (tolerance.atol == 0 && tolerance.rtol == 0) value->refuse("atol or rtol above 0", "0 for both");
+    if (tolerance.atol == 0 && tolerance.rtol == 0)
+      value->refuse("atol or rtol above 0", "0 for both");
     out[dtype] = tolerance;
   }
   return out;
 }
 
-void require_tolerances(const Section& tolerances, const std::vector<Dtype>& dtypes, std::string_view users) {
+void require_tolerances(const Section& tolerances, const std::vector<Dtype>& dtypes,
+                        std::string_view users) {
   for (const Dtype dtype : dtypes) {
-    tolerances.required(name(dtype), fmt::format("{{atol: ..., rtol: ...}}, as the dtype is under {}", users));
+    tolerances.required(name(dtype),
+                        fmt::format("{{atol: ..., rtol: ...}}, as the dtype is under {}", users));
   }
 }
 
 void read_train(const Value& value, TrainConfig& out, Contract contract) {
   constexpr std::int64_t max_width = std::int64_t{1} << 20;
-  const Section train(value, {"inputs", "hidden", "outputs", "train_examples", "validation_examples", "test_examples",
-                              "noise", "steps", "batch", "learning_rate", "validate_every", "checkpoint_every",
-                              "keep_checkpoints"});
+  const Section train(
+      value, {"inputs", "hidden", "outputs", "train_examples", "validation_examples",
+              "test_examples", "noise", "steps", "batch", "learning_rate", "validate_every",
+              "checkpoint_every", "keep_checkpoints"});
   train.integer("inputs", out.inputs, 1, max_width);
   train.integer("hidden", out.hidden, 1, max_width);
   train.integer("outputs", out.outputs, 1, max_width);
@@ -229,25 +257,28 @@ void read_train(const Value& value, TrainConfig& out, Contract contract) {
   train.integer("keep_checkpoints", out.keep_checkpoints, 1, 1000);
   if (out.batch > out.train_examples) {
     train.optional("batch").value_or(value).refuse(
-        fmt::format("a batch of at most the {} train_examples", out.train_examples), fmt::format("{}", out.batch));
+        fmt::format("a batch of at most the {} train_examples", out.train_examples),
+        fmt::format("{}", out.batch));
   }
   require_shape(train.optional("hidden").value_or(value), out.batch, out.hidden, contract);
 }
 
 void read_benchmark(const Value& value, BenchmarkConfig& out, Contract contract) {
   using namespace std::string_view_literals;
-  const Section benchmark(
-      value, {"protocols", "passes", "shapes", "dtypes", "warmup_calls", "samples", "calls_per_sample"});
+  const Section benchmark(value, {"protocols", "passes", "shapes", "dtypes", "warmup_calls",
+                                  "samples", "calls_per_sample"});
   if (const auto list = benchmark.optional("protocols")) {
-    out.protocols = list->distinct(
-        "protocols", [](const Value& entry) { return std::string(entry.one_of({"calls"sv, "cold"sv, "graph"sv})); });
+    out.protocols = list->distinct("protocols", [](const Value& entry) {
+      return std::string(entry.one_of({"calls"sv, "cold"sv, "graph"sv}));
+    });
   }
   if (const auto list = benchmark.optional("passes")) {
     const bool only_calls = out.protocols == std::vector<std::string>{"calls"};
     out.passes = list->distinct("passes", [only_calls](const Value& entry) {
       const std::string_view pass = entry.one_of({"forward"sv, "backward"sv, "forward_backward"sv});
       if (only_calls && pass == "backward") {
-        entry.refuse("backward beside protocol cold or graph; calls times forward and forward_backward");
+        entry.refuse(
+            "backward beside protocol cold or graph; calls times forward and forward_backward");
       }
       return std::string(pass);
     });
@@ -271,16 +302,20 @@ void read_exercise(const Value& value, ExerciseConfig& out, Contract contract) {
 }
 
 Config read_root(const Value& value) {
-  const Section root(value, {"schema", "seed", "device", "contract", "epsilon", "implementations", "cases", "tolerance",
-                             "train", "benchmark", "exercise"});
+  const Section root(value, {"schema", "seed", "device", "contract", "epsilon", "implementations",
+                             "cases", "tolerance", "train", "benchmark", "exercise"});
   Config config;
-  config.schema = root.required("schema", "1, the version of these keys").parsed("1, the version of these keys",
-      [](std::string_view text) { return text == "1" ? std::optional<std::int64_t>(1) : std::nullopt; });
+  config.schema = root.required("schema", "1, the version of these keys")
+                      .parsed("1, the version of these keys", [](std::string_view text) {
+                        return text == "1" ? std::optional<std::int64_t>(1) : std::nullopt;
+                      });
   if (const auto seed = root.optional("seed")) {
-    config.seed = static_cast<std::uint64_t>(seed->integer(0, std::numeric_limits<std::int64_t>::max()));
+    config.seed =
+        static_cast<std::uint64_t>(seed->integer(0, std::numeric_limits<std::int64_t>::max()));
   }
   if (const auto device = root.optional("device")) {
-    config.device = device->parsed("one of auto, cpu, cuda, cuda:I with I from 0 to 127", parse_device);
+    config.device =
+        device->parsed("one of auto, cpu, cuda, cuda:I with I from 0 to 127", parse_device);
   }
   if (const auto contract = root.optional("contract")) {
     config.contract = contract->one_of({Contract::minimum, Contract::full});
@@ -288,10 +323,12 @@ Config read_root(const Value& value) {
   root.real("epsilon", config.epsilon, "a finite number above 0", is_positive);
   config.implementations =
       root.required("implementations", "a list of names").distinct("names", [](const Value& entry) {
-        return entry.parsed("one of reference, rowwise, tuned, aten, plugin:PATH, mutant:NAME", parse_implementation);
+        return entry.parsed("one of reference, rowwise, tuned, aten, plugin:PATH, mutant:NAME",
+                            parse_implementation);
       });
-  config.cases = read_cases(root.required("cases", "a map of rows, cols, dtypes, or a list of such maps"),
-                            config.contract);
+  config.cases =
+      read_cases(root.required("cases", "a map of rows, cols, dtypes, or a list of such maps"),
+                 config.contract);
   const Section tolerances(root.required("tolerance", "a map of dtype to {atol: ..., rtol: ...}"),
                            {"float64", "float32", "float16", "bfloat16"});
   config.tolerance = read_tolerances(tolerances);
@@ -301,7 +338,8 @@ Config read_root(const Value& value) {
     read_benchmark(*benchmark, config.benchmark, config.contract);
     require_tolerances(tolerances, config.benchmark.dtypes, "benchmark");
   }
-  if (const auto exercise = root.optional("exercise")) read_exercise(*exercise, config.exercise, config.contract);
+  if (const auto exercise = root.optional("exercise"))
+    read_exercise(*exercise, config.exercise, config.contract);
   return config;
 }
 
@@ -314,19 +352,23 @@ Config parse_config(const std::string& text, const std::string& file) {
 
 Config read_config(const std::filesystem::path& file) {
   const std::string file_name = file.string();
-  const auto refuse = [&](std::string_view got) { refuse_config(file_name, 1, "config", "a readable YAML file", got); };
+  const auto refuse = [&](std::string_view got) {
+    refuse_config(file_name, 1, "config", "a readable YAML file", got);
+  };
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(file, error);
   if (status.type() == std::filesystem::file_type::not_found) {
-    throw MissingFileError(fmt::format(
-        "{}: the config file must exist; found no such file: check the path, or start from configs/minimum.yaml",
-        shown(file_name, std::string::npos)));
+    throw MissingFileError(
+        fmt::format("{}: the config file must exist; found no such file: check the path, or start "
+                    "from configs/minimum.yaml",
+                    shown(file_name, std::string::npos)));
   }
   if (error) refuse(error.message());
   if (std::filesystem::is_directory(status)) refuse("a folder");
   std::ifstream stream(file, std::ios::binary);
   if (!stream) refuse(std::generic_category().message(errno));
-  // One byte more than is allowed, so that an endless file is refused like any other that is too long.
+  // One byte more than is allowed, so that an endless file is refused like any other that is too
+  // long.
   std::string text(max_config_bytes + 1, '\0');
   stream.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (stream.bad()) refuse("a file that cannot be read");

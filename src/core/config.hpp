@@ -34,8 +34,8 @@ enum class Layout {
 /// The gamma of a case: of x's dtype, float32 beside 16-bit x, or absent.
 enum class GammaKind { same, float32, none };
 
-/// `normal`: plain normal rows. `scaled`: row scales log-uniform from 1e-3 to 1e3 or the dtype's limit; atol is then
-/// multiplied by max(1, rms of the wanted row).
+/// `normal`: plain normal rows. `scaled`: row scales log-uniform from 1e-3 to 1e3 or the dtype's
+/// limit; atol is then multiplied by max(1, rms of the wanted row).
 enum class InputKind { normal, scaled };
 
 std::string_view name(Layout layout);
@@ -48,10 +48,12 @@ struct Tolerance {
   double rtol = 0;
 };
 
-/// One entry under `cases` (a map, or a list of maps): the product of its lists. Either rows and cols, or shapes.
+/// One entry under `cases` (a map, or a list of maps): the product of its lists. Either rows and
+/// cols, or shapes.
 struct CaseGrid {
   std::vector<std::int64_t> rows, cols;
-  std::vector<std::pair<std::int64_t, std::int64_t>> shapes;  ///< [rows, cols] pairs instead of the product
+  std::vector<std::pair<std::int64_t, std::int64_t>>
+      shapes;  ///< [rows, cols] pairs instead of the product
   std::vector<Dtype> dtypes;
   std::vector<Layout> layouts{Layout::contiguous};
   std::vector<GammaKind> gammas{GammaKind::same};
@@ -59,7 +61,7 @@ struct CaseGrid {
 };
 
 struct TrainConfig {
-  std::int64_t inputs = 32;  ///< features of an example
+  std::int64_t inputs = 32;   ///< features of an example
   std::int64_t hidden = 257;  ///< width that RMSNorm normalizes; not a power of two on purpose
   std::int64_t outputs = 4;
   std::int64_t train_examples = 4096;
@@ -75,7 +77,7 @@ struct TrainConfig {
 };
 
 struct BenchmarkConfig {
-  std::vector<std::string> protocols{"calls"};  ///< of calls, cold, graph
+  std::vector<std::string> protocols{"calls"};                     ///< of calls, cold, graph
   std::vector<std::string> passes{"forward", "forward_backward"};  ///< and backward (cold, graph)
   std::vector<std::pair<std::int64_t, std::int64_t>> shapes{{128, 257}};
   std::vector<Dtype> dtypes{Dtype::float32};
@@ -96,16 +98,18 @@ struct Config {
   double epsilon = 1.0e-6;
   std::vector<std::string> implementations;
   std::vector<CaseGrid> cases;
-  std::map<Dtype, Tolerance> tolerance;  ///< one for each dtype in cases
+  std::map<Dtype, Tolerance> tolerance;  ///< one for each dtype in cases and in a benchmark section
   TrainConfig train;
   BenchmarkConfig benchmark;
   ExerciseConfig exercise;
 };
 
-/// Reads and checks a YAML config. Required keys: schema, implementations, cases, tolerance; the others have the
-/// defaults above. Throws ConfigError for an unknown, repeated or missing key, a wrong type, a value out of range, an
-/// anchor or alias, more than 1 MiB, or text that is not YAML; also for a file that is a folder or cannot be read.
-/// A file that does not exist is MissingFileError. Under Contract::minimum the cases must lie inside that contract.
+/// Reads and checks a YAML config. Required keys: schema, implementations, cases, tolerance; the
+/// others have the defaults above. Throws ConfigError for an unknown, repeated or missing key, a
+/// wrong type, a value out of range, an anchor, alias or tag, more than 1 MiB, 32 levels or 65536
+/// cases, or text that is not YAML; also for a file that is a folder or cannot be read. A file that
+/// does not exist is MissingFileError. Under Contract::minimum the cases, and the sizes and dtypes
+/// of the other sections, must lie inside that contract.
 Config read_config(const std::filesystem::path& file);
 
 /// The same from text; `file` names it in messages.

@@ -83,9 +83,13 @@ std::string_view name(GammaKind kind) {
   return "none";
 }
 
-std::string_view name(InputKind kind) { return kind == InputKind::normal ? "normal" : "scaled"; }
+std::string_view name(InputKind kind) {
+  return kind == InputKind::normal ? "normal" : "scaled";
+}
 
-std::string_view name(Contract contract) { return contract == Contract::minimum ? "minimum" : "full"; }
+std::string_view name(Contract contract) {
+  return contract == Contract::minimum ? "minimum" : "full";
+}
 
 nlohmann::json to_json(const Config& config) {
   nlohmann::json json = {{"schema", config.schema},
@@ -101,7 +105,8 @@ nlohmann::json to_json(const Config& config) {
   for (const CaseGrid& grid : config.cases) json["cases"].push_back(grid_json(grid));
   json["tolerance"] = nlohmann::json::object();
   for (const auto& [dtype, tolerance] : config.tolerance) {
-    json["tolerance"][std::string(name(dtype))] = {{"atol", tolerance.atol}, {"rtol", tolerance.rtol}};
+    json["tolerance"][std::string(name(dtype))] = {{"atol", tolerance.atol},
+                                                   {"rtol", tolerance.rtol}};
   }
   return json;
 }

@@ -19,9 +19,12 @@ using Kind = YamlNode::Kind;
 constexpr std::size_t max_depth = 32;
 constexpr std::string_view whole_file = "config";
 
-int line_of(const YAML::Mark& mark) { return mark.is_null() ? 1 : mark.line + 1; }
+int line_of(const YAML::Mark& mark) {
+  return mark.is_null() ? 1 : mark.line + 1;
+}
 
-/// The bytes of the UTF-8 sequence at the start of `text`, 0 if there is none. Source: RFC 3629, table of section 4.
+/// The bytes of the UTF-8 sequence at the start of `text`, 0 if there is none. Source: RFC 3629,
+/// table of section 4.
 std::size_t utf8_length(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(0);
@@ -65,7 +68,8 @@ int entry_line(const YamlNode& key, const YamlNode& value) {
   return value.kind == Kind::text || value.kind == Kind::alias ? value.line : key.line;
 }
 
-/// Builds the tree from the parser's events. YAML::Node would resolve aliases and lose repeated keys and their lines.
+/// Builds the tree from the parser's events. YAML::Node would resolve aliases and lose repeated
+/// keys and their lines.
 class TreeBuilder : public YAML::EventHandler {
  public:
   explicit TreeBuilder(const std::string& file) : file_(file) {}
@@ -75,12 +79,17 @@ class TreeBuilder : public YAML::EventHandler {
 
   void OnDocumentStart(const YAML::Mark& mark) override {
     if (++documents_ > 1) {
-      refuse_config(file_, line_of(mark), whole_file, "one YAML document", "a second document or text behind the first");
+      refuse_config(file_, line_of(mark), whole_file, "one YAML document",
+                    "a second document or text behind the first");
     }
   }
   void OnDocumentEnd() override {}
-  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override { attach(node(Kind::null, mark, "?", anchor)); }
-  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override { attach(node(Kind::alias, mark, "?", 0)); }
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    attach(node(Kind::null, mark, "?", anchor));
+  }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
+    attach(node(Kind::alias, mark, "?", 0));
+  }
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& value) override {
     YamlNode scalar = node(Kind::text, mark, tag, anchor);
@@ -99,12 +108,14 @@ class TreeBuilder : public YAML::EventHandler {
   void OnMapEnd() override { close(); }
 
  private:
-  static YamlNode node(Kind kind, const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) {
+  static YamlNode node(Kind kind, const YAML::Mark& mark, const std::string& tag,
+                       YAML::anchor_t anchor) {
     YamlNode made;
     made.kind = kind;
     made.line = line_of(mark);
     made.anchored = anchor != 0;
-    made.quoted = tag == "!";  // yaml-cpp's tag of a scalar that is not plain; "?" stands for no tag
+    made.quoted =
+        tag == "!";  // yaml-cpp's tag of a scalar that is not plain; "?" stands for no tag
     if (tag != "!" && tag != "?") made.tag = tag;
     return made;
   }
@@ -112,7 +123,8 @@ class TreeBuilder : public YAML::EventHandler {
   void open(YamlNode made) {
     // The parser recurses for each level: stop it before its stack ends.
     if (open_.size() >= max_depth) {
-      refuse_config(file_, made.line, whole_file, fmt::format("at most {} levels of nesting", max_depth), "more");
+      refuse_config(file_, made.line, whole_file,
+                    fmt::format("at most {} levels of nesting", max_depth), "more");
     }
     open_.push_back(std::move(made));
   }
@@ -159,12 +171,14 @@ void refuse_unencoded(const std::string& text, const std::string& file) {
   }
 }
 
-void refuse_anchor_alias_tag(const YamlNode& node, const std::string& file, std::string_view path, int line) {
+void refuse_anchor_alias_tag(const YamlNode& node, const std::string& file, std::string_view path,
+                             int line) {
   constexpr std::string_view allowed = "a plain value without anchor, alias or tag";
   if (path.empty()) path = whole_file;
   if (node.kind == Kind::alias) refuse_config(file, line, path, allowed, "an alias");
   if (node.anchored) refuse_config(file, line, path, allowed, "an anchor");
-  if (!node.tag.empty()) refuse_config(file, line, path, allowed, fmt::format("the tag {}", shown(node.tag)));
+  if (!node.tag.empty())
+    refuse_config(file, line, path, allowed, fmt::format("the tag {}", shown(node.tag)));
 }
 
 /// The rules for every node, whatever the schema.
@@ -178,9 +192,11 @@ void check_tree(const YamlNode& node, const std::string& file, const std::string
   std::set<std::string_view> seen;
   for (std::size_t i = 0; i < node.keys.size(); ++i) {
     const YamlNode& key = node.keys[i];
-    refuse_anchor_alias_tag(key, file, key.kind == Kind::text ? key_path(path, key.text) : path, key.line);
+    refuse_anchor_alias_tag(key, file, key.kind == Kind::text ? key_path(path, key.text) : path,
+                            key.line);
     if (key.kind != Kind::text) {
-      refuse_config(file, key.line, path.empty() ? whole_file : path, "a key that is a word", described(key));
+      refuse_config(file, key.line, path.empty() ? whole_file : path, "a key that is a word",
+                    described(key));
     }
     const std::string item_path = key_path(path, key.text);
     if (!seen.insert(key.text).second) {
@@ -190,7 +206,8 @@ void check_tree(const YamlNode& node, const std::string& file, const std::string
   }
 }
 
-/// Digits, with a point among them and an exponent behind them if wanted; no sign but -, no leading zeros.
+/// Digits, with a point among them and an exponent behind them if wanted; no sign but -, no leading
+/// zeros.
 bool is_decimal(std::string_view text) {
   const auto digits = [&text] {
     const std::size_t count = std::min(text.find_first_not_of("0123456789"), text.size());
@@ -222,7 +239,8 @@ std::string shown(std::string_view text, std::size_t max_characters) {
     if (characters == max_characters) return result + "...";
     const std::size_t length = utf8_length(text);
     const auto byte = static_cast<unsigned char>(text[0]);
-    const bool c1_control = length == 2 && byte == 0xc2 && static_cast<unsigned char>(text[1]) < 0xa0;
+    const bool c1_control =
+        length == 2 && byte == 0xc2 && static_cast<unsigned char>(text[1]) < 0xa0;
     if (text[0] == '\n') {
       result += "\\n";
     } else if (text[0] == '\t') {
@@ -239,10 +257,10 @@ std::string shown(std::string_view text, std::size_t max_characters) {
   return result;
 }
 
-void refuse_config(const std::string& file, int line, std::string_view key, std::string_view allowed,
-                   std::string_view got) {
-  throw ConfigError(
-      fmt::format("{}:{}: {}: {}; got {}", shown(file, std::string::npos), line, key, allowed, got));
+void refuse_config(const std::string& file, int line, std::string_view key,
+                   std::string_view allowed, std::string_view got) {
+  throw ConfigError(fmt::format("{}:{}: {}: {}; got {}", shown(file, std::string::npos), line, key,
+                                allowed, got));
 }
 
 YamlNode read_yaml(const std::string& text, const std::string& file) {
@@ -262,13 +280,17 @@ YamlNode read_yaml(const std::string& text, const std::string& file) {
   return root;
 }
 
-void Value::refuse(std::string_view allowed) const { refuse(allowed, described(*node_)); }
+void Value::refuse(std::string_view allowed) const {
+  refuse(allowed, described(*node_));
+}
 
 void Value::refuse(std::string_view allowed, std::string_view got) const {
   refuse_config(*file_, line_, path_.empty() ? whole_file : path_, allowed, got);
 }
 
-void Value::refuse_repetition() const { refuse("every entry once", described(*node_) + " again"); }
+void Value::refuse_repetition() const {
+  refuse("every entry once", described(*node_) + " again");
+}
 
 std::int64_t Value::integer(std::int64_t least, std::int64_t most) const {
   const std::string& text = node_->text;
@@ -294,23 +316,27 @@ double Value::real(std::string_view allowed, bool (*accept)(double)) const {
 }
 
 std::vector<Value> Value::entries(std::string_view of_what) const {
-  if (!is_list() || node_->items.empty()) refuse(fmt::format("a list of {}, at least one", of_what));
+  if (!is_list() || node_->items.empty())
+    refuse(fmt::format("a list of {}, at least one", of_what));
   std::vector<Value> values;
   values.reserve(node_->items.size());
   for (std::size_t i = 0; i < node_->items.size(); ++i) {
-    values.emplace_back(*file_, node_->items[i], fmt::format("{}[{}]", path_, i), node_->items[i].line);
+    values.emplace_back(*file_, node_->items[i], fmt::format("{}[{}]", path_, i),
+                        node_->items[i].line);
   }
   return values;
 }
 
 Section::Section(const Value& map, std::initializer_list<std::string_view> keys) : map_(map) {
   std::string allowed;
-  for (const std::string_view key : keys) allowed += (allowed.empty() ? "" : ", ") + std::string(key);
+  for (const std::string_view key : keys)
+    allowed += (allowed.empty() ? "" : ", ") + std::string(key);
   const YamlNode& node = map.node();
   if (node.kind != Kind::map) map.refuse("a map with keys of " + allowed);
   for (const YamlNode& key : node.keys) {
     if (std::find(keys.begin(), keys.end(), key.text) == keys.end()) {
-      refuse_config(map.file(), key.line, key_path(map.path(), key.text), "a key of " + allowed, "an unknown key");
+      refuse_config(map.file(), key.line, key_path(map.path(), key.text), "a key of " + allowed,
+                    "an unknown key");
     }
   }
 }
@@ -328,7 +354,8 @@ std::optional<Value> Section::optional(std::string_view key) const {
 
 Value Section::required(std::string_view key, std::string_view allowed) const {
   if (auto value = optional(key)) return *std::move(value);
-  refuse_config(map_.file(), map_.line(), key_path(map_.path(), key), allowed, "nothing, the key is missing");
+  refuse_config(map_.file(), map_.line(), key_path(map_.path(), key), allowed,
+                "nothing, the key is missing");
 }
 
 }  // namespace rmsnorm

@@ -30,17 +30,17 @@ struct YamlNode {
   std::vector<YamlNode> items;  ///< of a list or a map
 };
 
-/// The one document in `text`. Throws ConfigError for more than 1 MiB, bytes that are not UTF-8, a NUL, nesting beyond
-/// 32 levels, text that is not YAML, no or several documents, an anchor, alias or tag, a repeated key, or a key that is
-/// not plain text.
+/// The one document in `text`. Throws ConfigError for more than 1 MiB, bytes that are not UTF-8, a
+/// NUL, nesting beyond 32 levels, text that is not YAML, no or several documents, an anchor, alias
+/// or tag, a repeated key, or a key that is not plain text.
 YamlNode read_yaml(const std::string& text, const std::string& file);
 
 /// The largest text that read_yaml takes.
 inline constexpr std::size_t max_config_bytes = std::size_t{1} << 20;
 
 /// `file:line: key: allowed; got what`, each part on one line and cut to a readable length.
-[[noreturn]] void refuse_config(const std::string& file, int line, std::string_view key, std::string_view allowed,
-                                std::string_view got);
+[[noreturn]] void refuse_config(const std::string& file, int line, std::string_view key,
+                                std::string_view allowed, std::string_view got);
 
 /// `text` with control characters escaped, cut after `max_characters`.
 std::string shown(std::string_view text, std::size_t max_characters = 60);
@@ -132,10 +132,12 @@ class Section {
   Value required(std::string_view key, std::string_view allowed) const;
 
   /// Replaces `target` where the key is given.
-  void integer(std::string_view key, std::int64_t& target, std::int64_t least, std::int64_t most) const {
+  void integer(std::string_view key, std::int64_t& target, std::int64_t least,
+               std::int64_t most) const {
     if (const auto value = optional(key)) target = value->integer(least, most);
   }
-  void real(std::string_view key, double& target, std::string_view allowed, bool (*accept)(double)) const {
+  void real(std::string_view key, double& target, std::string_view allowed,
+            bool (*accept)(double)) const {
     if (const auto value = optional(key)) target = value->real(allowed, accept);
   }
 

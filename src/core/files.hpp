@@ -8,8 +8,10 @@ namespace rmsnorm {
 
 /// Replaces `file` by `contents` so that at every moment the name holds either the old file or the
 /// whole new one: a temporary file in the same folder, fsync, rename, fsync of the folder. The
-/// folder is made if it is missing. Throws std::runtime_error naming the file, the step and the
-/// system's reason; the old file is then still there and no temporary file is left behind.
+/// folder is made if it is missing; a name that is a link is replaced, not followed. Throws
+/// std::runtime_error naming the file, the step and the system's reason; the old file is then still
+/// there (after a failure of the last step alone, the new one) and no temporary file is left
+/// behind. A killed process may leave one, named .rmsnorm-PID-COUNTER.tmp.
 void write_file_atomically(const std::filesystem::path& file, std::string_view contents);
 
 /// The whole file. Throws std::runtime_error naming file and reason.

@@ -66,7 +66,8 @@ class Report {
 
   std::int64_t count(State state) const;
 
-  /// nothing if no case was compared; failed if any is mistrusted or worse; else passed.
+  /// failed if any case is mistrusted or worse or a failure was recorded; nothing if no case passed
+  /// (there are none, or all were skipped) and the command needs cases; else passed.
   Exit verdict() const;
 
   /// `verdict: PASSED, 144 of 144 cases passed` and the like; the last line that a command prints.

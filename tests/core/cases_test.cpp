@@ -85,8 +85,9 @@ TEST_CASE("gamma float32 is left out beside dtypes of more than 16 bits") {
   grid.dtypes = {Dtype::float64, Dtype::float32, Dtype::float16, Dtype::bfloat16};
   grid.gammas = {GammaKind::same, GammaKind::float32};
   CHECK(names_of(expand_cases(config_of({grid}))) ==
-        std::vector<std::string>{"2x3-float64", "2x3-float32", "2x3-float16", "2x3-float16-gamma-float32",
-                                 "2x3-bfloat16", "2x3-bfloat16-gamma-float32"});
+        std::vector<std::string>{"2x3-float64", "2x3-float32", "2x3-float16",
+                                 "2x3-float16-gamma-float32", "2x3-bfloat16",
+                                 "2x3-bfloat16-gamma-float32"});
 }
 
 TEST_CASE("a case that two grids name appears once") {
@@ -112,10 +113,12 @@ TEST_CASE("cases are selected by name with * for any text") {
 }
 
 TEST_CASE("a case's seed depends on the run's seed and on the name and is fixed for good") {
-  CHECK(rmsnorm::case_seed(20240601, "128x257-float32") == rmsnorm::case_seed(20240601, "128x257-float32"));
+  CHECK(rmsnorm::case_seed(20240601, "128x257-float32") ==
+        rmsnorm::case_seed(20240601, "128x257-float32"));
   std::set<std::uint64_t> seeds;
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
-    for (const Case& problem : minimum_cases()) seeds.insert(rmsnorm::case_seed(seed, problem.name()));
+    for (const Case& problem : minimum_cases())
+      seeds.insert(rmsnorm::case_seed(seed, problem.name()));
   }
   CHECK(seeds.size() == 7200);
   CHECK(rmsnorm::case_seed(0, "") == 0x813f0174a2367c13u);

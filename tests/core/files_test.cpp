@@ -31,7 +31,8 @@ class ScratchFolder {
   std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
   std::vector<std::string> entries() const {
     std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(path_)) names.push_back(entry.path().filename());
+    for (const auto& entry : std::filesystem::directory_iterator(path_))
+      names.push_back(entry.path().filename());
     std::sort(names.begin(), names.end());
     return names;
   }
@@ -80,7 +81,8 @@ TEST_CASE("a write that fails names the file and leaves everything as it was") {
   std::filesystem::create_directories(folder / "taken/inner");
   const std::string taken = error_of_write(folder / "taken");
   CAPTURE(taken);
-  CHECK(taken.find((folder / "taken").string() + ": renaming a temporary file to it failed: ") == 0);
+  CHECK(taken.find((folder / "taken").string() + ": renaming a temporary file to it failed: ") ==
+        0);
   CHECK(std::filesystem::is_directory(folder / "taken/inner"));
   const std::string below = error_of_write(folder / "file/x");
   CAPTURE(below);
@@ -136,7 +138,8 @@ TEST_CASE("a file that cannot be read is an error that names it") {
   try {
     read_file(folder / "missing");
   } catch (const std::runtime_error& error) {
-    CHECK(std::string(error.what()).find((folder / "missing").string() + ": opening it failed: ") == 0);
+    CHECK(std::string(error.what()).find((folder / "missing").string() + ": opening it failed: ") ==
+          0);
   }
 }
 
@@ -145,16 +148,25 @@ TEST_CASE("SHA-256 gives the published digests") {
   CHECK(sha256("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   CHECK(sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq") ==
         "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
-  CHECK(sha256(std::string(1'000'000, 'a')) == "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+  CHECK(sha256(std::string(1'000'000, 'a')) ==
+        "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
 TEST_CASE("SHA-256 pads correctly on both sides of a block's end") {
-  CHECK(sha256(std::string(55, '\xff')) == "aadaed00a3c5fbb8072ae7f1984ba8199fbe5272de427d11eaf31583af37db51");
-  CHECK(sha256(std::string(56, '\xff')) == "528ff50ab05e77bbbd224a9ec86165dbb6824a9a9efb544be0a1d57d5b416457");
-  CHECK(sha256(std::string(63, '\xff')) == "d12449c8124182545ae91924286cc6af13528bcf62a5ddbd5e00b891fffc1b48");
-  CHECK(sha256(std::string(64, '\xff')) == "8667e718294e9e0df1d30600ba3eeb201f764aad2dad72748643e4a285e1d1f7");
-  CHECK(sha256(std::string(65, '\xff')) == "855c9a28fff2bbbd71327165554a00c6fdd44d5d58c1f12b8fdff29b5d67f001");
-  CHECK(sha256(std::string(119, '\xff')) == "b863f94597d433ef2280e3b4656f13ea265a79bb8047287321c218905b03c99b");
-  CHECK(sha256(std::string(120, '\xff')) == "9088fee917e5a748c2f0b4f5458c1cbdabbd696291c69be6e605bae0ef779e8f");
-  CHECK(sha256(std::string(128, '\xff')) == "e9175db65a9789096ca9cb5524d3abc2107df03e3c9ba3af1aca628f9c5d3bd2");
+  CHECK(sha256(std::string(55, '\xff')) ==
+        "aadaed00a3c5fbb8072ae7f1984ba8199fbe5272de427d11eaf31583af37db51");
+  CHECK(sha256(std::string(56, '\xff')) ==
+        "528ff50ab05e77bbbd224a9ec86165dbb6824a9a9efb544be0a1d57d5b416457");
+  CHECK(sha256(std::string(63, '\xff')) ==
+        "d12449c8124182545ae91924286cc6af13528bcf62a5ddbd5e00b891fffc1b48");
+  CHECK(sha256(std::string(64, '\xff')) ==
+        "8667e718294e9e0df1d30600ba3eeb201f764aad2dad72748643e4a285e1d1f7");
+  CHECK(sha256(std::string(65, '\xff')) ==
+        "855c9a28fff2bbbd71327165554a00c6fdd44d5d58c1f12b8fdff29b5d67f001");
+  CHECK(sha256(std::string(119, '\xff')) ==
+        "b863f94597d433ef2280e3b4656f13ea265a79bb8047287321c218905b03c99b");
+  CHECK(sha256(std::string(120, '\xff')) ==
+        "9088fee917e5a748c2f0b4f5458c1cbdabbd696291c69be6e605bae0ef779e8f");
+  CHECK(sha256(std::string(128, '\xff')) ==
+        "e9175db65a9789096ca9cb5524d3abc2107df03e3c9ba3af1aca628f9c5d3bd2");
 }

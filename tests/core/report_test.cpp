@@ -78,13 +78,16 @@ TEST_CASE("a command without cases passes only when it says so") {
 }
 
 TEST_CASE("the verdict line counts the cases by state") {
-  CHECK(report_of({State::passed, State::passed}).verdict_line(Exit::passed) == "verdict: PASSED, 2 of 2 cases passed");
-  CHECK(report_of({State::passed, State::failed, State::failed, State::error}).verdict_line(Exit::failed) ==
+  CHECK(report_of({State::passed, State::passed}).verdict_line(Exit::passed) ==
+        "verdict: PASSED, 2 of 2 cases passed");
+  CHECK(report_of({State::passed, State::failed, State::failed, State::error})
+            .verdict_line(Exit::failed) ==
         "verdict: FAILED, 1 of 4 cases passed, 2 failed, 1 error");
   CHECK(report_of({State::skipped}).verdict_line(Exit::nothing) ==
         "verdict: NOTHING COMPARED, 0 of 1 cases passed, 1 skipped");
   CHECK(report_of({}).verdict_line(Exit::nothing) == "verdict: NOTHING COMPARED");
-  CHECK(report_of({State::passed}).verdict_line(Exit::interrupted) == "verdict: INTERRUPTED, 1 of 1 cases passed");
+  CHECK(report_of({State::passed}).verdict_line(Exit::interrupted) ==
+        "verdict: INTERRUPTED, 1 of 1 cases passed");
   Report report = report_of({});
   report.fail("no CUDA device");
   CHECK(report.verdict_line(Exit::missing) == "verdict: FAILED: no CUDA device");
@@ -98,8 +101,9 @@ TEST_CASE("the report has the keys that stay") {
   report.set_environment({"cuda:0", "NVIDIA H200", 90, "2.11.0", "13.0", "580.1", 16});
   report.fail("one thing");
   const nlohmann::json json = report.to_json(Exit::failed);
-  CHECK(keys_of(json) == std::set<std::string>{"schema", "command", "tool", "argv", "config", "environment", "cases",
-                                               "totals", "verdict", "exit_code", "failures"});
+  CHECK(keys_of(json) == std::set<std::string>{"schema", "command", "tool", "argv", "config",
+                                               "environment", "cases", "totals", "verdict",
+                                               "exit_code", "failures"});
   CHECK(json["schema"] == 1);
   CHECK(json["command"] == "check-forward");
   CHECK(keys_of(json["tool"]) == std::set<std::string>{"version", "git", "dirty", "build_type"});
@@ -114,10 +118,26 @@ TEST_CASE("the report has the keys that stay") {
                                                {"driver", "580.1"},
                                                {"threads", 16}}));
   REQUIRE(json["cases"].size() == 3);
-  CHECK(keys_of(json["cases"][0]) ==
-        std::set<std::string>{"name", "implementation", "rows", "cols", "dtype", "layout", "gamma", "inputs", "state",
-                              "reason", "compared", "mismatched", "max_abs_error", "max_rel_error", "row_rel_l2",
-                              "worst_index", "expected", "got", "used_of_tolerance", "repro"});
+  CHECK(keys_of(json["cases"][0]) == std::set<std::string>{"name",
+                                                           "implementation",
+                                                           "rows",
+                                                           "cols",
+                                                           "dtype",
+                                                           "layout",
+                                                           "gamma",
+                                                           "inputs",
+                                                           "state",
+                                                           "reason",
+                                                           "compared",
+                                                           "mismatched",
+                                                           "max_abs_error",
+                                                           "max_rel_error",
+                                                           "row_rel_l2",
+                                                           "worst_index",
+                                                           "expected",
+                                                           "got",
+                                                           "used_of_tolerance",
+                                                           "repro"});
   CHECK(json["cases"][0]["name"] == "128x257-float32");
   CHECK(json["cases"][0]["layout"] == "contiguous");
   CHECK(json["cases"][1]["state"] == "skipped");
