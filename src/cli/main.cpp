@@ -30,6 +30,7 @@ int run(int argc, char** argv) {
   rmsnorm::cli::add_acquire_command(program);
   rmsnorm::cli::add_reference_command(program);
   rmsnorm::cli::add_check_commands(program);
+  rmsnorm::cli::add_benchmark_command(program);
   try {
     program.app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
