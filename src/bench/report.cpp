@@ -15,7 +15,7 @@ std::string micros(double value) {
 std::string cell(const Row& row) {
   if (!row.timed()) return std::string(name(row.state));
   std::string text = micros(row.time.median_us);
-  if (row.implementation != kCopy && row.floor_us > 0) {
+  if (row.implementation != kCopy && row.implementation != kFloor && row.floor_us > 0) {
     text += fmt::format(" ({:.2f})", row.ratio_to_floor());
   }
   if (row.state != State::passed) text += fmt::format(" {}", name(row.state));
