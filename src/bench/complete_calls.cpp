@@ -22,12 +22,13 @@ at::Tensor empty_of(const at::Tensor& tensor) {
 }
 
 struct EmptyFunction : torch::autograd::Function<EmptyFunction> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& gamma,
-                            double) {
+  // An absent gamma must be an empty optional: libtorch asks every Tensor argument for its device.
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x,
+                            const std::optional<at::Tensor>& gamma, double) {
     at::Tensor y = empty_of(x);
     const at::ScalarType wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     const at::Tensor rstd = at::empty({x.numel() / x.size(-1)}, x.options().dtype(wide));
-    ctx->save_for_backward({x, gamma, rstd});
+    ctx->save_for_backward({x, gamma.value_or(at::Tensor()), rstd});
     ctx->set_materialize_grads(false);
     return y;
   }
@@ -95,7 +96,7 @@ Call complete_call(const Subject& subject, Pass pass, const CallSetting& setting
 Call empty_call(Pass pass, const CallSetting& setting) {
   return autograd_call(
       [eps = setting.eps](const at::Tensor& x, const at::Tensor& gamma) {
-        return EmptyFunction::apply(x, gamma, eps);
+        return EmptyFunction::apply(x, optional(gamma), eps);
       },
       pass, setting);
 }
