@@ -4,7 +4,7 @@ include(CMakePackageConfigHelpers)
 
 set(targets rmsnorm_operator rmsnorm_kernels_cpu)
 if(RMSNORM_CUDA)
-  list(APPEND targets rmsnorm_kernels_cuda)
+  list(APPEND targets rmsnorm_kernels_cuda rmsnorm_kernels_policy)
 endif()
 install(TARGETS ${targets} EXPORT rmsnorm ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(RMSNORM_PROGRAM)

@@ -44,7 +44,9 @@ add_library(rmsnorm::torch INTERFACE IMPORTED)
 target_include_directories(rmsnorm::torch SYSTEM INTERFACE
   ${RMSNORM_TORCH_ROOT}/include ${RMSNORM_TORCH_ROOT}/include/torch/csrc/api/include)
 # --no-as-needed: libtorch_cuda registers itself when it is loaded, nothing refers to it by symbol.
+# -lstdc++ before it: libtorch exports an old std::filesystem of its own, whose remove_all crashes when a program's calls
+# end up there; the first library named is the first one searched.
 # --allow-shlib-undefined: libtorch finds its own CUDA libraries at run time, wherever they are.
 target_link_libraries(rmsnorm::torch INTERFACE
-  "-Wl,--push-state,--no-as-needed,${torch_libraries_text},--pop-state"
+  "-Wl,--push-state,--no-as-needed,-lstdc++,${torch_libraries_text},--pop-state"
   "-Wl,--allow-shlib-undefined" "-Wl,-rpath,${RMSNORM_TORCH_ROOT}/lib")

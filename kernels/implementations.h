@@ -9,9 +9,12 @@ extern "C" {
 #endif
 
 const rmsnorm_implementation* rmsnorm_rowwise_cpu(void);
+/* For the widest vectors that this processor has. */
+const rmsnorm_implementation* rmsnorm_tuned_cpu(void);
 
 /* Only in builds with CUDA. */
 const rmsnorm_implementation* rmsnorm_rowwise_cuda(void);
+const rmsnorm_implementation* rmsnorm_tuned_cuda(void);
 
 /* Whether this build's kernels can run on the current device: cudaSuccess, or why not
  * (cudaErrorNoKernelImageForDevice when it was built for others). */

@@ -89,20 +89,20 @@ typedef struct rmsnorm_backward_args {
 /* One implementation on one kind of device. Guarantees that every built-in one gives and the checks
  * test: every element of every wanted output is written and nothing else is; inputs are left as
  * they were; the bits of a row of y do not depend on the other rows; the bits of dx and dgamma do
- * not change from run to run. Calls only enqueue on `stream` (CUDA) and may come from any thread.
- * Pointers in the args may be NULL in the two queries below. */
+ * not change from run to run. Calls only enqueue on `stream` (CUDA) and may come from any thread. */
 typedef struct rmsnorm_implementation {
   uint32_t abi_version; /* RMSNORM_ABI_VERSION */
   int32_t device_type;
   const char* name;
   const char* summary; /* one line: the design */
 
-  /* Why the call is refused, as a phrase, or NULL when it is taken. May be NULL: takes everything.
-   */
+  /* Why the call is refused, as a phrase, or NULL when it is taken. Looks at sizes and dtypes, not
+   * at pointers. May be NULL: takes everything. */
   const char* (*forward_refusal)(const rmsnorm_forward_args*);
   const char* (*backward_refusal)(const rmsnorm_backward_args*);
 
-  /* Scratch that the call needs. May be NULL: none. */
+  /* Scratch that the call needs, asked with the very args of the call, complete but for the
+   * workspace. May be NULL: none. */
   size_t (*forward_workspace_bytes)(const rmsnorm_forward_args*);
   size_t (*backward_workspace_bytes)(const rmsnorm_backward_args*);
 

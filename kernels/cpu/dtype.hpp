@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <limits>
 
 namespace rmsnorm::kernels::cpu {
 
@@ -87,5 +88,23 @@ inline void narrow(float value, Half& to) {
   const std::uint32_t large = magnitude > 0x7F800000u ? 0x7E00u : 0x7C00u;
   to.bits = static_cast<std::uint16_t>(sign | (magnitude >= 0x47800000u ? large : finite));
 }
+
+/// Rounds a number of the accumulation type to T and back.
+template <class T>
+struct RoundTo {
+  accumulation_t<T> operator()(accumulation_t<T> value) const {
+    T rounded;
+    narrow(value, rounded);
+    return widen(rounded);
+  }
+};
+
+/// The distance of 1 from the next number of T.
+template <class T>
+constexpr accumulation_t<T> kSpacingAtOne = std::numeric_limits<T>::epsilon();
+template <>
+inline constexpr float kSpacingAtOne<Half> = 0x1p-10f;
+template <>
+inline constexpr float kSpacingAtOne<Bfloat16> = 0x1p-7f;
 
 }  // namespace rmsnorm::kernels::cpu

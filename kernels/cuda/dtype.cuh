@@ -3,6 +3,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <limits>
+
 namespace rmsnorm::kernels::cuda {
 
 struct Types {
@@ -50,5 +52,29 @@ __device__ __forceinline__ void narrow(float value, __half& to) {
 __device__ __forceinline__ void narrow(float value, __nv_bfloat16& to) {
   to = __float2bfloat16_rn(value);
 }
+
+/// Rounds a number of the accumulation type to T and back.
+template <class T>
+struct RoundTo {
+  __device__ __forceinline__ accumulation_t<T> operator()(accumulation_t<T> value) const {
+    T rounded;
+    narrow(value, rounded);
+    return widen(rounded);
+  }
+};
+
+/// The distance of 1 from the next number of T.
+template <class T>
+struct SpacingAtOne {
+  static constexpr accumulation_t<T> value = std::numeric_limits<T>::epsilon();
+};
+template <>
+struct SpacingAtOne<__half> {
+  static constexpr float value = 0x1p-10f;
+};
+template <>
+struct SpacingAtOne<__nv_bfloat16> {
+  static constexpr float value = 0x1p-7f;
+};
 
 }  // namespace rmsnorm::kernels::cuda

@@ -3,7 +3,8 @@
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
 
-#include <cmath>
+#include <algorithm>
+#include <limits>
 
 #include "operator/tensors.hpp"
 
@@ -15,6 +16,7 @@ constexpr std::int64_t kSliceElements = std::int64_t{1} << 24;  // drawn at a ti
 constexpr std::int64_t kGammaZeroEvery = 7;
 constexpr std::int64_t kStridePadding = 24;  // elements between rows of the strided layouts
 constexpr std::int64_t kQkvParts = 3;
+constexpr std::int64_t kSpecialRows = 6;  // kinds of rows of InputKind::special
 
 Dtype dtype_of_gamma(const Case& problem) {
   return problem.gamma == GammaKind::float32 ? Dtype::float32 : problem.dtype;
@@ -32,6 +34,22 @@ at::Generator seeded_generator(const at::Device& device, std::uint64_t seed) {
   at::Generator generator = at::globalContext().defaultGenerator(device).clone();
   generator.set_current_seed(seed);
   return generator;
+}
+
+/// Turns z [rows, cols], rows `first`, ... of the case, into the rows of InputKind::special.
+void make_special(at::Tensor& z, std::int64_t first) {
+  constexpr double kSmall = 1e-3;      // mean(x^2) is about the usual eps
+  constexpr double kNearLimit = 8192;  // 8 standard deviations stay in float16, 1/50 squares not
+  constexpr double kMean = 3;
+  const auto rows_of_kind = [&](std::int64_t kind) {
+    const std::int64_t begin = (kind - first % kSpecialRows + kSpecialRows) % kSpecialRows;
+    return z.slice(0, std::min(begin, z.size(0)), c10::nullopt, kSpecialRows);
+  };
+  rows_of_kind(1).zero_();
+  rows_of_kind(2).mul_(kSmall);
+  rows_of_kind(3).narrow(1, 0, z.size(1) - 1).zero_();
+  rows_of_kind(4).mul_(kNearLimit);
+  rows_of_kind(5).add_(kMean);
 }
 
 bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
@@ -55,11 +73,12 @@ CaseInputs::Placed CaseInputs::place(const Case& problem, bool is_dy,
       misalignment = bytes;
       break;
     case Layout::row_strided:
-      address.inner_stride = cols + kStridePadding;
+      // Another stride for dy, so that one cannot pass for the other.
+      address.inner_stride = cols + (is_dy ? 2 : 1) * kStridePadding;
       break;
     case Layout::heads:
       address.inner_rows = heads_of(rows);
-      address.outer_stride = kQkvParts * address.inner_rows * cols;
+      address.outer_stride = (kQkvParts + (is_dy ? 1 : 0)) * address.inner_rows * cols;
       break;
     case Layout::expanded_dy:
       address.inner_stride = is_dy ? 0 : cols;
@@ -69,7 +88,10 @@ CaseInputs::Placed CaseInputs::place(const Case& problem, bool is_dy,
   const std::int64_t outer_rows = rows / address.inner_rows;
   const std::int64_t last = (outer_rows - 1) * address.outer_stride +
                             (address.inner_rows - 1) * address.inner_stride + cols;
-  GuardedBuffer buffer(last * bytes, device, misalignment);
+  // Of an expanded dy there is one row, but NaN up to where a dense one would end: who reads it as
+  // dense reads those, not foreign memory.
+  const std::int64_t elements = problem.layout == Layout::expanded_dy && is_dy ? rows * cols : last;
+  GuardedBuffer buffer(elements * bytes, device, misalignment);
   address.data = buffer.data();
   at::Tensor view = buffer.view(problem.dtype, {outer_rows, address.inner_rows, cols},
                                 {address.outer_stride, address.inner_stride, 1});
@@ -118,6 +140,9 @@ void CaseInputs::draw(const Case& problem, std::uint64_t seed) {
       if (problem.inputs == InputKind::scaled) {
         // Log-uniform from 1e-3, where eps matters, to 1e3.
         x = z * at::pow(10.0, at::rand({count, 1}, generator, options) * 6 - 3);
+      } else if (problem.inputs == InputKind::special) {
+        x = z.clone();
+        make_special(x, outer * inner + begin);
       }
       x_placed_.rows[outer].narrow(0, begin, count).copy_(x);
       const std::int64_t dy_count = !expanded ? count : outer == 0 && begin == 0 ? 1 : 0;
@@ -145,6 +170,15 @@ void CaseInputs::describe(rmsnorm_backward_args& args) const {
   args.dy = dy_placed_.address;
   args.gamma = gamma_.defined() ? gamma_.const_data_ptr() : nullptr;
   args.gamma_dtype = gamma_.defined() ? static_cast<std::int32_t>(gamma_dtype_) : RMSNORM_NO_DTYPE;
+}
+
+void CaseInputs::spoil(std::int64_t row, std::int64_t col) {
+  const std::int64_t inner = x_placed_.address.inner_rows;
+  x_placed_.rows[row / inner][row % inner][col].fill_(std::numeric_limits<double>::quiet_NaN());
+}
+
+void CaseInputs::mend() {
+  x_placed_.rows.copy_(x_copy_);
 }
 
 std::string CaseInputs::damage() const {

@@ -12,11 +12,11 @@ namespace rmsnorm {
 
 /// The inputs of one case in memory laid out as the case says, between guards of NaN.
 ///
-/// Drawn from a generator seeded for the case: z normal; x = z, or z times a scale per row
-/// (InputKind::scaled); dy = 0.5*z + noise, correlated with x so that the projection term of dx is
-/// as large as the direct one; gamma normal, both signs, every 7th element zero from 8 columns on.
-/// Rounded to the case's dtypes; the oracle sees the rounded values. Drawn on the CPU up to 2^24
-/// elements, so that every device then sees the same numbers.
+/// Drawn from a generator seeded for the case: z normal; x = z, or rows made of z (InputKind); dy =
+/// 0.5*z + noise, correlated with x so that the projection term of dx is as large as the direct
+/// one; gamma normal, both signs, every 7th element zero from 8 columns on. Rounded to the case's
+/// dtypes; the oracle sees the rounded values. Drawn on the CPU up to 2^24 elements, so that every
+/// device then sees the same numbers.
 class CaseInputs {
  public:
   CaseInputs(const Case& problem, std::uint64_t seed, const at::Device& device);
@@ -28,6 +28,11 @@ class CaseInputs {
   /// Fills x, gamma and sizes of the args.
   void describe(rmsnorm_forward_args& args) const;
   void describe(rmsnorm_backward_args& args) const;
+
+  /// Puts a NaN into x; the copy that damage() compares with stays as it was.
+  void spoil(std::int64_t row, std::int64_t col);
+  /// Takes it out again.
+  void mend();
 
   /// Which input a call has changed, as a phrase; empty when none.
   std::string damage() const;

@@ -2,6 +2,9 @@
 
 #include <dlfcn.h>
 
+#include <utility>
+#include <vector>
+
 #include "operator/kernels.hpp"
 #include "reference/tensor_tables.hpp"
 #include "rmsnorm/errors.hpp"
@@ -10,6 +13,16 @@ namespace rmsnorm {
 namespace {
 
 constexpr std::string_view kPluginPrefix = "plugin:";
+
+struct Family {
+  std::string prefix, shown;
+  SubjectFamily find;
+};
+
+std::vector<Family>& families() {
+  static std::vector<Family> added;
+  return added;
+}
 
 Subject load_plugin(std::string_view name, std::int32_t device_type) {
   const std::string path(name.substr(kPluginPrefix.size()));
@@ -41,16 +54,26 @@ Subject load_plugin(std::string_view name, std::int32_t device_type) {
 
 }  // namespace
 
+void add_subject_family(std::string prefix, std::string shown, SubjectFamily family) {
+  families().push_back({std::move(prefix), std::move(shown), family});
+}
+
 Subject find_subject(std::string_view name, std::int32_t device_type) {
   if (name.starts_with(kPluginPrefix)) return load_plugin(name, device_type);
   if (const auto* table = find_kernels(name, device_type))
     return {std::string(name), table, nullptr};
   if (const auto* table = find_tensor_table(name, device_type))
     return {std::string(name), table, nullptr};
-  throw UnavailableError("implementation " + std::string(name) +
-                         ": must be one that this build has on " +
-                         (device_type == RMSNORM_CUDA ? "CUDA" : "the CPU") +
-                         ": rowwise, reference, aten or plugin:PATH");
+  std::string known = "rowwise, reference, aten";
+  for (const Family& family : families()) {
+    if (name.starts_with(family.prefix))
+      return {std::string(name), &family.find(name.substr(family.prefix.size()), device_type),
+              nullptr};
+    known += ", " + family.shown;
+  }
+  throw UnavailableError(
+      "implementation " + std::string(name) + ": must be one that this build has on " +
+      (device_type == RMSNORM_CUDA ? "CUDA" : "the CPU") + ": " + known + " or plugin:PATH");
 }
 
 }  // namespace rmsnorm

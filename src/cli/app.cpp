@@ -1,7 +1,7 @@
 #include "cli/app.hpp"
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <charconv>
 #include <cstdio>
@@ -33,7 +33,7 @@ std::uint64_t parse_seed(const std::string& text) {
 
 /// Config and flags as one: what the flags say, the report echoes.
 Config effective_config(const Options& options) {
-  Config config = read_config(options.config);
+  Config config = options.config.empty() ? Config{} : read_config(options.config);
   if (!options.device.empty()) config.device = options.device;
   if (!options.implementations.empty()) config.implementations = options.implementations;
   if (!options.seed.empty()) config.seed = parse_seed(options.seed);
@@ -66,25 +66,8 @@ Failure failure_of(const std::exception_ptr& exception) {
   }
 }
 
-Exit run(const std::string& command, const Options& options, const std::vector<std::string>& argv,
-         const Body& body) {
-  Report report(command, argv);
-  Exit exit = Exit::passed;
-  try {
-    Config config = effective_config(options);
-    report.set_config(to_json(config));
-    const ChosenDevice chosen = choose_device(config.device);
-    report.set_environment(environment_of(chosen.device));
-    if (!options.quiet) print_line(chosen.announcement);
-    Context context{options, std::move(config), chosen.device, report, argv};
-    body(context);
-    exit = report.verdict();
-  } catch (...) {
-    const Failure failure = failure_of(std::current_exception());
-    exit = failure.exit;
-    report.fail(failure.message);
-    print_error(failure.message);
-  }
+/// A report that cannot be written turns a pass into a failure.
+void write(const Report& report, const Options& options, Exit& exit) {
   try {
     const std::filesystem::path file = report.write(options.out, exit);
     if (!options.quiet) print_line("report: " + file.string());
@@ -92,6 +75,31 @@ Exit run(const std::string& command, const Options& options, const std::vector<s
     print_error(first_line(error.what()));
     if (exit == Exit::passed) exit = Exit::failed;
   }
+}
+
+Exit run(const std::string& command, const Options& options, const std::vector<std::string>& argv,
+         const Body& body, Needs needs) {
+  Report report(command, argv);
+  Exit exit = Exit::passed;
+  bool write_report = true;
+  try {
+    Config config = effective_config(options);
+    if (!options.config.empty()) report.set_config(to_json(config));
+    const bool with_device = needs == Needs::config_and_device;
+    const ChosenDevice chosen = choose_device(with_device ? config.device : "cpu");
+    report.set_environment(environment_of(chosen.device));
+    if (with_device && !options.quiet) print_line(chosen.announcement);
+    Context context{options, std::move(config), chosen.device, report, argv};
+    body(context);
+    write_report = context.write_report;
+    exit = report.verdict();
+  } catch (...) {
+    const Failure failure = failure_of(std::current_exception());
+    exit = failure.exit;
+    report.fail(failure.message);
+    print_error(failure.message);
+  }
+  if (write_report) write(report, options, exit);
   print_line(report.verdict_line(exit));
   return exit;
 }
@@ -104,15 +112,16 @@ std::string Context::command_line(const std::string& command) const {
 }
 
 Subcommand add_subcommand(Program& program, const std::string& name, const std::string& description,
-                          Body body) {
+                          Body body, Needs needs) {
   auto options = std::make_shared<Options>();
   CLI::App* sub = program.app.add_subcommand(name, description);
   sub->add_option("--config", options->config, "YAML file: cases, tolerances, seed, device, ...")
-      ->required();
+      ->required(needs == Needs::config_and_device);
   sub->add_option("--device", options->device, "cpu, cuda, cuda:I or auto (default: the config's)");
   sub->add_option("--implementation", options->implementations,
-                  "rowwise, reference, aten, plugin:PATH; may be repeated (default: the config's)")
-      ->expected(1);
+                  "rowwise, reference, aten, plugin:PATH, mutant:NAME; may be repeated (default: "
+                  "the config's)")
+      ->allow_extra_args(false);
   sub->add_option("--case", options->case_pattern,
                   "only cases of this name; * stands for any text");
   sub->add_option("--seed", options->seed,
@@ -121,9 +130,9 @@ Subcommand add_subcommand(Program& program, const std::string& name, const std::
   sub->add_option("--artifacts", options->artifacts, "folder for data and checkpoints")
       ->capture_default_str();
   sub->add_flag("--quiet", options->quiet, "print the verdict and errors only");
-  sub->callback([&program, name, options, body = std::move(body)] {
-    program.chosen = [&program, name, options, body] {
-      return run(name, *options, program.argv, body);
+  sub->callback([&program, name, options, needs, body = std::move(body)] {
+    program.chosen = [&program, name, options, needs, body] {
+      return run(name, *options, program.argv, body, needs);
     };
   });
   return {sub, options.get()};

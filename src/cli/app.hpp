@@ -36,6 +36,7 @@ struct Context {
   c10::Device device;
   Report& report;
   std::vector<std::string> argv;
+  bool write_report = true;  ///< false: the command has a reason to leave no report behind
 
   /// `rmsnorm COMMAND --config ... --device ... --seed ...`, to which a repro adds what narrows it
   /// down.
@@ -58,17 +59,24 @@ struct Program {
 /// throws becomes the exit code of SPEC, a sentence on stderr and a failure in the report, which is
 /// written in every case. Returns the parser's subcommand, for flags of its own, and the options it
 /// will fill.
+/// What has to be there before the body runs. files_only: --config may be left out, and no device
+/// is chosen.
+enum class Needs { config_and_device, files_only };
 struct Subcommand {
   CLI::App* app;
   Options* options;
 };
 Subcommand add_subcommand(Program& program, const std::string& name, const std::string& description,
-                          Body body);
+                          Body body, Needs needs = Needs::config_and_device);
 
 void add_check_commands(Program& program);
 void add_reference_command(Program& program);
 void add_environment_command(Program& program);
 void add_benchmark_command(Program& program);
 void add_acquire_command(Program& program);
+void add_exercise_command(Program& program);
+void add_train_command(Program& program);
+void add_checkpoints_command(Program& program);
+void add_clean_command(Program& program);
 
 }  // namespace rmsnorm::cli

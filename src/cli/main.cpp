@@ -1,13 +1,15 @@
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <exception>
 
+#include "check/subject.hpp"
 #include "cli/app.hpp"
 #include "cli/console.hpp"
 #include "cli/environment.hpp"
 #include "cli/interrupt.hpp"
 #include "core/files.hpp"
+#include "mutants/mutants.hpp"
 #include "operator/device.hpp"
 
 namespace {
@@ -31,6 +33,11 @@ int run(int argc, char** argv) {
   rmsnorm::cli::add_reference_command(program);
   rmsnorm::cli::add_check_commands(program);
   rmsnorm::cli::add_benchmark_command(program);
+  rmsnorm::cli::add_exercise_command(program);
+  rmsnorm::add_subject_family("mutant:", "mutant:NAME", rmsnorm::mutant_table);
+  rmsnorm::cli::add_train_command(program);
+  rmsnorm::cli::add_checkpoints_command(program);
+  rmsnorm::cli::add_clean_command(program);
   try {
     program.app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -46,7 +46,7 @@ std::string Case::name() const {
   std::string text = fmt::format("{}x{}-{}", rows, cols, rmsnorm::name(dtype));
   if (layout != Layout::contiguous) text += fmt::format("-{}", rmsnorm::name(layout));
   if (gamma != GammaKind::same) text += fmt::format("-gamma-{}", rmsnorm::name(gamma));
-  if (inputs == InputKind::scaled) text += "-scaled";
+  if (inputs != InputKind::normal) text += fmt::format("-{}", rmsnorm::name(inputs));
   return text;
 }
 

@@ -17,7 +17,7 @@ struct Case {
   GammaKind gamma = GammaKind::same;
   InputKind inputs = InputKind::normal;
 
-  /// ROWSxCOLS-DTYPE, then -LAYOUT, -gamma-KIND and -scaled where they differ from the defaults:
+  /// ROWSxCOLS-DTYPE, then -LAYOUT, -gamma-KIND and -INPUTS where they differ from the defaults:
   /// 128x257-float32, 3x64-bfloat16-heads-gamma-float32-scaled.
   std::string name() const;
 };

@@ -147,7 +147,9 @@ void Comparison::add_finite_row(const double* want, const double* magnitude, con
     sums.want4 += (w * w) * (w * w);
     sums.error2 += error * error;
     sums.error_want += error * w;
-    sums.rounding_want += (round(w) - w) * w;
+    const double rounding = round(w) - w;
+    sums.rounding2 += rounding * rounding;
+    sums.rounding_want += rounding * w;
     sums.magnitude2 += m * m;
     sums.magnitude_want += m * abs_want;
   }
@@ -205,9 +207,10 @@ void Comparison::note_worst(std::int64_t index, double want, double got, double 
 
 void Comparison::judge_row(const Sums& row) {
   const double want_l2 = std::sqrt(row.want2), error_l2 = std::sqrt(row.error2);
-  const double bound =
-      unit_roundoff(bounds_.dtype) * want_l2 + accumulation_ * std::sqrt(row.magnitude2) +
-      std::sqrt(static_cast<double>(cols_)) * smallest_subnormal(bounds_.dtype) / 2;
+  const double accumulation = accumulation_ * std::sqrt(row.magnitude2);
+  double bound = unit_roundoff(bounds_.dtype) * want_l2 + accumulation;
+  if (bounds_.one_rounding) bound = std::min(bound, std::sqrt(row.rounding2) + 2 * accumulation);
+  bound += std::sqrt(static_cast<double>(cols_)) * smallest_subnormal(bounds_.dtype) / 2;
   if (!std::isfinite(bound)) {
     // The oracle's fault, or a want beyond the range of its own squares: nothing would be checked.
     if (++row_l2_failure_.rows == 1)

@@ -21,6 +21,7 @@ struct Bounds {
   Tolerance elementwise;           ///< |got - want| <= atol + rtol * |want|, every element
   bool scale_atol_by_row = false;  ///< atol times max(1, rms of the wanted row)
   Dtype dtype = Dtype::float32;    ///< of the result: its rounding is allowed
+  bool one_rounding = false;       ///< rows are held to what rounding each want once leaves
   std::int64_t terms = 1;          ///< addends of the sums behind each element
 };
 
@@ -53,7 +54,8 @@ struct ComparisonResult {
 ///  - every row has |got-want|_2 <= u*|want|_2 + a*|magnitude|_2 + sqrt(cols)*s/2, with u the unit
 ///  roundoff and s the
 ///    smallest subnormal of the result's dtype and a = accumulation_bound: atol hides a small term
-///    in a large row;
+///    in a large row. With one_rounding also <= |want rounded - want|_2 + 2*a*|magnitude|_2 + the
+///    same: an element may end on the other side of a tie, never be rounded a second time;
 ///  - the gain |sum((got-want)*want)| / sum(want^2), per row and over everything, stays within what
 ///  rounding leaves of
 ///    it: 8 standard deviations u/sqrt(3)*sqrt(sum want^4)/sum want^2 (never more than u), or the
@@ -76,8 +78,8 @@ class Comparison {
   /// Over the elements of one row, or of all rows that are finite.
   struct Sums {
     double want2 = 0, want4 = 0, abs_want = 0;
-    double error2 = 0, error_want = 0;  ///< error: got - want
-    double rounding_want = 0;           ///< rounding: want rounded to the dtype, less want
+    double error2 = 0, error_want = 0;        ///< error: got - want
+    double rounding2 = 0, rounding_want = 0;  ///< rounding: want rounded to the dtype, less want
     double magnitude2 = 0, magnitude_want = 0;
   };
   /// The first break of a rule about rows, and how many rows break it.

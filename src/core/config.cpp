@@ -106,7 +106,7 @@ CaseGrid read_grid(const Value& value, Contract contract) {
   }
   if (const auto list = grid.optional("inputs")) {
     out.inputs = list->distinct("kinds of inputs", [](const Value& entry) {
-      return entry.one_of({InputKind::normal, InputKind::scaled});
+      return entry.one_of({InputKind::normal, InputKind::scaled, InputKind::special});
     });
   }
   if (const std::int64_t count = count_cases(out); count > max_cases) {

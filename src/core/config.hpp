@@ -34,9 +34,12 @@ enum class Layout {
 /// The gamma of a case: of x's dtype, float32 beside 16-bit x, or absent.
 enum class GammaKind { same, float32, none };
 
-/// `normal`: plain normal rows. `scaled`: row scales log-uniform from 1e-3 to 1e3 or the dtype's
-/// limit; atol is then multiplied by max(1, rms of the wanted row).
-enum class InputKind { normal, scaled };
+/// `normal`: plain normal rows, judged by the elementwise rule and the row bounds alone. `scaled`:
+/// row scales log-uniform from 1e-3 to 1e3. `special`: in turn a plain row, zeros, a row of scale
+/// 1e-3, one with only its last element, one near float16's limit, one with a mean of 3. Both of
+/// the latter multiply atol by max(1, rms of the wanted row), hold rows to what one rounding
+/// leaves, and run the probes of check/probes.hpp.
+enum class InputKind { normal, scaled, special };
 
 std::string_view name(Layout layout);
 std::string_view name(GammaKind kind);

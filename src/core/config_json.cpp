@@ -98,7 +98,15 @@ std::string_view name(GammaKind kind) {
 }
 
 std::string_view name(InputKind kind) {
-  return kind == InputKind::normal ? "normal" : "scaled";
+  switch (kind) {
+    case InputKind::normal:
+      return "normal";
+    case InputKind::scaled:
+      return "scaled";
+    case InputKind::special:
+      break;
+  }
+  return "special";
 }
 
 std::string_view name(Contract contract) {

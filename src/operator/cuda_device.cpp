@@ -50,6 +50,7 @@ class DeviceScope {
 }  // namespace
 
 const rmsnorm_implementation* find_cuda_kernels(std::string_view name) {
+  if (name == "tuned") return rmsnorm_tuned_cuda();
   return name == "rowwise" ? rmsnorm_rowwise_cuda() : nullptr;
 }
 
@@ -59,7 +60,7 @@ std::string cuda_problem(std::int32_t device_index) {
   static_cast<void>(cudaGetLastError());
   if (status == cudaErrorInsufficientDriver) {
     return "the NVIDIA driver is missing or older than CUDA " + cuda_runtime_version() +
-           "; install a newer driver";
+           "; install a newer driver, or use --device cpu";
   }
   if (status != cudaSuccess || count == 0) {
     return std::string("no CUDA device was found (") + cudaGetErrorString(status) +

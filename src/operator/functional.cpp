@@ -19,7 +19,8 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& gamma, double eps, Co
     throw ContractError("rms_norm: gamma must be a tensor; got an undefined one");
   if (x.defined() && x.dim() == 0)
     throw ContractError("rms_norm: x must have at least 1 dim; got shape []");
-  const std::int64_t cols = x.defined() ? x.size(-1) : 0;
+  // A nested tensor has no size to ask for; it is refused below, as an undefined one is.
+  const std::int64_t cols = x.defined() && !x.is_nested() ? x.size(-1) : 0;
   return rms_norm_with(kernels_for(x), x, gamma, {&cols, 1}, eps, contract);
 }
 

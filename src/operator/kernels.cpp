@@ -11,6 +11,7 @@ namespace rmsnorm {
 const rmsnorm_implementation* find_kernels(std::string_view name, std::int32_t device_type) {
   if (device_type == RMSNORM_CUDA) return find_cuda_kernels(name);
   if (device_type == RMSNORM_CPU && name == "rowwise") return rmsnorm_rowwise_cpu();
+  if (device_type == RMSNORM_CPU && name == "tuned") return rmsnorm_tuned_cpu();
   return nullptr;
 }
 

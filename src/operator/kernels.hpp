@@ -7,8 +7,8 @@
 
 namespace rmsnorm {
 
-/// The built-in kernels of that name (`rowwise`) for a device type (rmsnorm_device_type); nullptr
-/// if there are none.
+/// The built-in kernels of that name (`rowwise`, `tuned`) for a device type (rmsnorm_device_type);
+/// nullptr if there are none.
 const rmsnorm_implementation* find_kernels(std::string_view name, std::int32_t device_type);
 
 /// The table that rms_norm uses on a device type. Throws UnavailableError in a build without

@@ -1,16 +1,16 @@
 #include "train/data.hpp"
 
 #include <ATen/ATen.h>
-#include <ATen/Context.h>
 #include <fmt/format.h>
 
 #include <array>
+#include <cmath>
 #include <cstring>
 
 #include <nlohmann/json.hpp>
 
-#include "core/cases.hpp"
 #include "core/files.hpp"
+#include "train/random.hpp"
 
 namespace rmsnorm {
 namespace {
@@ -28,12 +28,6 @@ constexpr std::array<SplitName, 3> kSplits{{
     {"validation", &Dataset::validation, &TrainConfig::validation_examples},
     {"test", &Dataset::test, &TrainConfig::test_examples},
 }};
-
-at::Generator generator_for(std::uint64_t seed, std::string_view purpose) {
-  at::Generator generator = at::globalContext().defaultGenerator(at::kCPU).clone();
-  generator.set_current_seed(case_seed(seed, purpose));
-  return generator;
-}
 
 std::string bytes_of(const Split& split) {
   std::string bytes;
@@ -66,12 +60,12 @@ void require_equal(const std::filesystem::path& file, const char* what, const T&
 }  // namespace
 
 Dataset draw_dataset(const TrainConfig& config, std::uint64_t seed) {
-  at::Generator teacher = generator_for(seed, "teacher");
+  at::Generator teacher = seeded_generator(seed, "teacher");
   const double inputs_scale = 1.0 / std::sqrt(static_cast<double>(config.inputs));
   const at::Tensor first = at::randn({config.inputs, kTeacherHidden}, teacher, at::kFloat) * 2.0;
   const at::Tensor second = at::randn({kTeacherHidden, config.outputs}, teacher, at::kFloat) * 0.25;
 
-  at::Generator draws = generator_for(seed, "examples");
+  at::Generator draws = seeded_generator(seed, "examples");
   Dataset dataset;
   for (const SplitName& split : kSplits) {
     const std::int64_t examples = config.*split.examples;

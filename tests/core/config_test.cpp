@@ -203,7 +203,7 @@ TEST_CASE("cases are a map or a list of maps with rows and cols or shapes") {
   check_error(replaced(lists, "[none]", "[float32]"),
               "c.yaml:7: cases[1].gammas: gamma float32 beside float16");
   check_error(replaced(lists, "scaled", "large"),
-              "c.yaml:7: cases[1].inputs[0]: one of normal, scaled; got large");
+              "c.yaml:7: cases[1].inputs[0]: one of normal, scaled, special; got large");
   check_error(
       edited("cases:\n  rows: [1, 3]\n  cols: [1, 256]\n  dtypes: [float32]\n", "cases: []\n"),
       "c.yaml:5: cases: a list of maps of rows, cols, dtypes, at least one; got an empty list");

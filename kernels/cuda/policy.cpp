@@ -1,0 +1,234 @@
+#include "kernels/cuda/policy.hpp"
+
+#include <algorithm>
+
+namespace rmsnorm::kernels::cuda {
+namespace {
+
+constexpr std::int64_t kPackBytes = 16;
+constexpr std::int64_t kWarp = 32;
+constexpr std::int64_t kLaneVectors = 4;  // vectors that a lane holds of a row
+constexpr std::int64_t kLaneElements =
+    8;  // elements that a lane holds of a row that is not aligned
+constexpr std::int64_t kMaxBlockThreads = 512;
+constexpr std::int64_t kMaxForwardVectors =
+    8;  // 512 threads x 8 vectors is the longest row in registers
+constexpr std::int64_t kSplitMaxRows = 512;  // measured crossover of split and ring at 4096 columns
+constexpr std::int64_t kSplitMaxBytes = std::int64_t{4} << 20;
+constexpr std::int64_t kSharedBytesPerSm = 227 * 1024;
+constexpr std::int64_t kWindowSlack =
+    256;  // a window may start and end up to 128 bytes outside its row
+constexpr std::int64_t kMaxPartialBytes = std::int64_t{8} << 20;
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
+std::int64_t round_up(std::int64_t a, std::int64_t b) {
+  return ceil_div(a, b) * b;
+}
+
+std::int64_t power_of_two_at_least(std::int64_t value) {
+  std::int64_t power = 1;
+  while (power < value) power *= 2;
+  return power;
+}
+
+std::int64_t row_bytes(const Problem& p) {
+  return p.cols * p.element_bytes;
+}
+
+/// 16-byte vectors in a row; rounded down and one more where rows start anywhere.
+std::int64_t row_vectors(const Problem& p) {
+  return p.aligned ? row_bytes(p) / kPackBytes : row_bytes(p) / kPackBytes + 1;
+}
+
+/// Vectors per thread: two or more, because one 16-byte load per thread leaves too few bytes in
+/// flight.
+std::int64_t forward_vectors(const Problem& p, std::int64_t vectors) {
+  if (vectors <= (p.element_bytes == 4 ? 1024 : 512)) return 2;
+  if (vectors <= 768) return 3;
+  if (vectors <= 2048) return 4;
+  return 8;
+}
+
+BackwardPlan split_plan(const Problem& p, const Device& device) {
+  BackwardPlan plan;
+  plan.path = BackwardPath::split;
+  plan.group_threads = 256;
+  const std::int64_t width = p.aligned && !p.float64 ? kPackBytes / p.element_bytes : 1;
+  const std::int64_t accesses = ceil_div(p.cols, width);
+  if (p.wants_dx)
+    plan.row_blocks = static_cast<int>(std::min<std::int64_t>(p.rows, 16 * device.sms));
+  // Few columns per block while that makes enough blocks; wide ones when there are many columns
+  // anyway.
+  plan.column_threads = 32;
+  while (plan.column_threads > 8 && ceil_div(accesses, plan.column_threads) < device.sms)
+    plan.column_threads /= 2;
+  const std::int64_t column_blocks = ceil_div(accesses, plan.column_threads);
+  const std::int64_t slots = plan.group_threads / plan.column_threads;
+  const std::int64_t wanted = std::max<std::int64_t>(1, 8 * device.sms / column_blocks);
+  const std::int64_t useful = std::max<std::int64_t>(1, ceil_div(p.rows, 32 * slots));
+  const std::int64_t row_size = partial_pitch(p.cols) * (p.float64 ? 8 : 4);
+  const std::int64_t allowed = std::max<std::int64_t>(1, kMaxPartialBytes / row_size);
+  const std::int64_t chunks = std::min({wanted, useful, allowed});
+  plan.blocks = plan.row_blocks + static_cast<int>(p.wants_dgamma ? column_blocks * chunks : 0);
+  plan.partial_rows = p.wants_dgamma && chunks > 1 ? static_cast<int>(chunks) : 0;
+  return plan;
+}
+
+BackwardPlan lanes_plan(const Problem& p, const Device& device) {
+  const std::int64_t accesses = p.aligned ? row_vectors(p) : p.cols;
+  BackwardPlan plan;
+  plan.path = BackwardPath::lanes;
+  plan.lanes = static_cast<int>(std::min(kWarp, power_of_two_at_least(accesses)));
+  plan.vectors = static_cast<int>(power_of_two_at_least(ceil_div(accesses, plan.lanes)));
+  plan.group_threads = 256;
+  const std::int64_t rows_per_block = plan.group_threads / plan.lanes;
+  // Several blocks for every place on the chip, so that the hardware can even out what SMs far from
+  // the memory take longer for; their partial rows are short.
+  const std::int64_t blocks =
+      std::min<std::int64_t>(12 * device.sms, ceil_div(p.rows, 4 * rows_per_block));
+  plan.blocks = static_cast<int>(std::max<std::int64_t>(1, blocks));
+  plan.partial_rows = p.wants_dgamma ? plan.blocks : 0;
+  return plan;
+}
+
+/// Blocks that give every group the same number of rows, or one row less: fewer partial rows for
+/// the same time.
+int even_blocks(std::int64_t rows, std::int64_t groups, std::int64_t most) {
+  const std::int64_t rounds = ceil_div(rows, groups * most);
+  return static_cast<int>(std::max<std::int64_t>(1, ceil_div(rows, groups * rounds)));
+}
+
+BackwardPlan ring_plan(const Problem& p, const Device& device) {
+  BackwardPlan plan;
+  plan.path = BackwardPath::ring;
+  const std::int64_t vectors = row_vectors(p);
+  std::int64_t most_stages = 3;
+  if (!p.aligned) {
+    plan.vectors = p.cols <= 2048 ? 8 : p.cols <= 8192 ? 16 : 32;  // elements per thread
+    plan.group_threads = p.cols <= 1024 ? 128 : p.cols <= 2048 ? 256 : p.cols <= 4608 ? 288 : 512;
+    plan.groups = plan.group_threads == 128 ? 4 : plan.group_threads <= 288 ? 2 : 1;
+    plan.pace = 1.0f;
+  } else if (vectors <= 256) {
+    plan.vectors = 2;
+    plan.groups = vectors <= 128 ? 8 : 4;
+  } else if (vectors <= 512) {
+    plan.vectors = 2;
+    plan.groups = 2;
+    plan.pace = 1.0f;
+  } else if (vectors <= 1024) {
+    plan.vectors = 2;
+    most_stages = 4;
+    plan.pace = 0.5f;
+  } else {
+    // Four vectors per thread read x and dy twice from shared memory; a float32 gamma beside 16-bit
+    // x takes the registers for that from 512 threads, so such rows go to two blocks.
+    const bool wide_gamma = p.gamma_bytes > p.element_bytes;
+    plan.vectors = 4;
+    plan.group_threads = kMaxBlockThreads;
+    most_stages = 3;
+    plan.pace = 0.25f;
+    if (wide_gamma || vectors > 2048) {
+      // Two blocks of 256 threads per SM hide each other's exchange; one of 512 where the cluster
+      // would be too large.
+      plan.group_threads = ceil_div(vectors, 4 * 256) <= 8 ? 256 : kMaxBlockThreads;
+      plan.cluster = 2;
+      while (ceil_div(vectors, plan.cluster) > plan.vectors * plan.group_threads) plan.cluster *= 2;
+      plan.pace = 0;
+    }
+  }
+  if (p.aligned && vectors <= 1024) {
+    plan.group_threads = static_cast<int>(round_up(ceil_div(vectors, plan.vectors), kWarp));
+  }
+  const std::int64_t blocks_per_sm = plan.cluster > 1 && plan.group_threads == 256 ? 2 : 1;
+  const std::int64_t ring_bytes =
+      (std::min<std::int64_t>(kSharedBytesPerSm, device.shared_bytes) - 1024) / blocks_per_sm -
+      kRingHeaderBytes - 128;
+  plan.stages = static_cast<int>(std::clamp<std::int64_t>(
+      ring_bytes / (2 * plan.groups * ring_part_bytes(p, plan)), 2, most_stages));
+  // Clusters of 4 and more do not tile the processor clusters of the chip: fewer are resident than
+  // blocks alone.
+  const std::int64_t slots = blocks_per_sm * device.sms;
+  const std::int64_t resident = plan.cluster == 1   ? slots
+                                : plan.cluster == 2 ? slots / 2
+                                                    : slots / plan.cluster - blocks_per_sm;
+  const int rings = even_blocks(p.rows, plan.groups, std::max<std::int64_t>(1, resident));
+  plan.blocks = rings * plan.cluster;
+  plan.partial_rows = p.wants_dgamma ? rings : 0;
+  if (!p.wants_dgamma) plan.pace = 0;  // the kernel that puts the count back to zero does not run
+  return plan;
+}
+
+bool ring_takes(const Problem& p, const Device& device) {
+  if (device.compute_capability < 90) return false;
+  if (!p.aligned) return p.cols <= 32 * kMaxBlockThreads;
+  return ceil_div(row_vectors(p), device.max_cluster) <= 4 * kMaxBlockThreads;
+}
+
+}  // namespace
+
+ForwardPlan plan_forward(const Problem& p, const Device& device) {
+  ForwardPlan plan;
+  if (p.float64) return plan;
+  const std::int64_t vectors = row_vectors(p);
+  if (p.aligned ? vectors <= kWarp * kLaneVectors : p.cols <= kWarp * kLaneElements) {
+    const std::int64_t accesses = p.aligned ? vectors : p.cols;
+    plan.path = ForwardPath::lanes;
+    plan.lanes = static_cast<int>(std::min(kWarp, power_of_two_at_least(accesses)));
+    plan.vectors = static_cast<int>(power_of_two_at_least(ceil_div(accesses, plan.lanes)));
+    plan.threads = 256;
+    // Two rows at once where that leaves blocks for every SM; a lane that holds four vectors has
+    // enough in flight.
+    const std::int64_t blocks = ceil_div(p.rows, 2 * plan.threads / plan.lanes);
+    plan.rows = plan.vectors <= 2 && blocks >= 8 * device.sms ? 2 : 1;
+    return plan;
+  }
+  if (vectors <= kMaxBlockThreads * kMaxForwardVectors) {
+    plan.path = p.aligned ? ForwardPath::block : ForwardPath::peel;
+    plan.vectors = static_cast<int>(forward_vectors(p, vectors));
+    plan.threads = static_cast<int>(round_up(ceil_div(vectors, plan.vectors), kWarp));
+    return plan;
+  }
+  // Slices of at most 32 KB: six blocks fit an SM, so that one loads while another exchanges and a
+  // third writes.
+  constexpr std::int64_t kSliceVectors = 2048;
+  const std::int64_t cluster = power_of_two_at_least(ceil_div(vectors, kSliceVectors));
+  if (p.aligned && device.compute_capability >= 90 && cluster <= device.max_cluster) {
+    plan.path = ForwardPath::cluster;
+    plan.cluster = static_cast<int>(cluster);
+    plan.threads = 256;
+    return plan;
+  }
+  plan.path = p.aligned ? ForwardPath::two_pass : ForwardPath::any;
+  plan.threads = kMaxBlockThreads;
+  return plan;
+}
+
+BackwardPlan plan_backward(const Problem& p, const Device& device) {
+  const std::int64_t bytes = p.rows * row_bytes(p);
+  if (p.float64 || (p.rows <= kSplitMaxRows && bytes <= kSplitMaxBytes))
+    return split_plan(p, device);
+  if (p.aligned ? row_vectors(p) <= 2 * kWarp : p.cols <= kWarp * kLaneElements)
+    return lanes_plan(p, device);
+  if (!ring_takes(p, device)) return split_plan(p, device);
+  const BackwardPlan ring = ring_plan(p, device);
+  return ring_shared_bytes(p, ring) <= device.shared_bytes ? ring : split_plan(p, device);
+}
+
+std::uint32_t ring_part_bytes(const Problem& p, const BackwardPlan& plan) {
+  const std::int64_t bytes = p.aligned ? ceil_div(row_vectors(p), plan.cluster) * kPackBytes
+                                       : round_up(row_bytes(p) + kWindowSlack, 128);
+  return static_cast<std::uint32_t>(bytes);
+}
+
+std::size_t ring_shared_bytes(const Problem& p, const BackwardPlan& plan) {
+  constexpr std::int64_t kHeader = kRingHeaderBytes + 128;  // the stages start at a multiple of 128
+  const std::int64_t ring = std::int64_t{2} * plan.stages * plan.groups * ring_part_bytes(p, plan);
+  const std::int64_t per_vector = p.aligned ? kPackBytes / p.element_bytes : 1;
+  const std::int64_t fold =
+      std::int64_t{plan.groups - 1} * plan.group_threads * plan.vectors * per_vector * 4;
+  return static_cast<std::size_t>(kHeader + std::max(ring, fold));
+}
+
+}  // namespace rmsnorm::kernels::cuda

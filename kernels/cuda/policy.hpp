@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+// Which kernel runs a problem, and how it is launched: plain data from plain numbers, tested
+// without a GPU. The choice for a forward depends on cols, dtypes and alignment alone, never on
+// rows: the bits of a row do not change with its batch.
+
+namespace rmsnorm::kernels::cuda {
+
+/// What the choice may depend on.
+struct Problem {
+  std::int64_t rows = 0, cols = 0;
+  int element_bytes = 4;  ///< of x
+  int gamma_bytes = 4;    ///< of gamma (x's where there is none)
+  bool aligned = true;  ///< every pointer and row stride is a multiple of 16 bytes, and so is a row
+  bool float64 = false;
+  bool wants_dx = true, wants_dgamma = true;
+};
+
+struct Device {
+  int sms = 132;
+  int compute_capability = 90;
+  int max_cluster = 8;                    ///< 16 where the non-portable size is allowed
+  std::size_t shared_bytes = 227 * 1024;  ///< that a block may ask for
+};
+
+enum class ForwardPath {
+  lanes,     ///< some lanes of a warp per row
+  block,     ///< a thread block per row, the row in registers
+  cluster,   ///< a cluster of blocks per row, the row in shared memory (sm_90)
+  two_pass,  ///< a thread block per row, read twice, the second time from L2
+  peel,      ///< rows that start anywhere: vectors inside, single elements at the ends
+  any,       ///< element by element: float64
+};
+
+struct ForwardPlan {
+  ForwardPath path = ForwardPath::any;
+  int lanes = 0;    ///< per row (lanes)
+  int threads = 0;  ///< per block
+  int vectors = 0;  ///< 16-byte vectors per thread and row
+  int cluster = 1;  ///< blocks per row
+  int rows = 1;     ///< per lane group (lanes)
+};
+
+ForwardPlan plan_forward(const Problem& problem, const Device& device);
+
+enum class BackwardPath {
+  lanes,  ///< some lanes of a warp per row, persistent blocks
+  ring,   ///< groups of warps per row fed by a ring of bulk copies, persistent blocks or clusters
+  split,  ///< dx by rows, dgamma by columns, each reading x and dy: tiny problems, and whatever no
+          ///< other path takes
+};
+
+struct BackwardPlan {
+  BackwardPath path = BackwardPath::split;
+  int lanes = 0;
+  int groups = 1;         ///< rows at work in a block (ring)
+  int group_threads = 0;  ///< threads per row (ring)
+  int vectors =
+      0;  ///< 16-byte vectors per thread and row; single elements where the problem is not aligned
+  int stages = 0;          ///< rows of the ring
+  int cluster = 1;         ///< blocks that share a row
+  int blocks = 0;          ///< of the grid
+  float pace = 0;          ///< rows that a block may be ahead of the mean; 0: not held back
+  int partial_rows = 0;    ///< rows of float32 partial sums of dgamma in the workspace
+  int row_blocks = 0;      ///< of a split grid, those that compute dx
+  int column_threads = 0;  ///< columns of a split grid's dgamma block, in units of one access
+};
+
+BackwardPlan plan_backward(const Problem& problem, const Device& device);
+
+/// Floats between two partial rows: cols rounded up to 4.
+constexpr std::int64_t partial_pitch(std::int64_t cols) {
+  return (cols + 3) / 4 * 4;
+}
+
+/// What comes before the stages in a ring block's shared memory: barriers and sums.
+constexpr std::size_t kRingHeaderBytes = 5120;
+
+/// Bytes of a stage for x, and as many for dy: a block's slice of a row, or the window around one.
+std::uint32_t ring_part_bytes(const Problem& problem, const BackwardPlan& plan);
+
+/// Bytes of dynamic shared memory of a ring block.
+std::size_t ring_shared_bytes(const Problem& problem, const BackwardPlan& plan);
+
+}  // namespace rmsnorm::kernels::cuda

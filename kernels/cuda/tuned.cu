@@ -1,0 +1,166 @@
+#include "kernels/cuda/tuned.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+
+#include "kernels/common/arguments.hpp"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/implementations.h"
+
+namespace rmsnorm::kernels::cuda {
+namespace {
+
+/// Facts of a device, asked for once: they cost as much as a launch.
+struct CachedDevice {
+  std::atomic<bool> known{false};
+  Device facts;
+};
+
+cudaError_t read_facts(int index, Device& facts) {
+  int major = 0, minor = 0, shared = 0;
+  const std::pair<int*, cudaDeviceAttr> wanted[] = {
+      {&facts.sms, cudaDevAttrMultiProcessorCount},
+      {&major, cudaDevAttrComputeCapabilityMajor},
+      {&minor, cudaDevAttrComputeCapabilityMinor},
+      {&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin}};
+  for (const auto& [value, attribute] : wanted) {
+    const cudaError_t status = cudaDeviceGetAttribute(value, attribute, index);
+    if (status != cudaSuccess) return status;
+  }
+  facts.compute_capability = major * 10 + minor;
+  facts.shared_bytes = static_cast<std::size_t>(shared);
+  facts.max_cluster = facts.compute_capability == 90 || facts.compute_capability == 100 ? 16 : 8;
+  return cudaSuccess;
+}
+
+cudaError_t current_device(TunedContext& context) {
+  static std::array<CachedDevice, kMaxDevices> devices;
+  if (const cudaError_t status = cudaGetDevice(&context.device_index); status != cudaSuccess)
+    return status;
+  if (context.device_index >= kMaxDevices) return cudaErrorInvalidDevice;
+  CachedDevice& cached = devices[context.device_index];
+  if (!cached.known.load(std::memory_order_acquire)) {
+    Device facts;
+    if (const cudaError_t status = read_facts(context.device_index, facts); status != cudaSuccess)
+      return status;
+    // Two threads may write here at once, but the same values.
+    cached.facts = facts;
+    cached.known.store(true, std::memory_order_release);
+  }
+  context.device = cached.facts;
+  return cudaSuccess;
+}
+
+bool is_aligned(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
+}
+
+int element_bytes(std::int32_t dtype) {
+  return dtype == RMSNORM_FLOAT64 ? 8 : dtype == RMSNORM_FLOAT32 ? 4 : 2;
+}
+
+bool rows_aligned(const rmsnorm_rows& rows) {
+  const int bytes = element_bytes(rows.dtype);
+  return is_aligned(rows.data) && rows.inner_stride * bytes % 16 == 0 &&
+         rows.outer_stride * bytes % 16 == 0;
+}
+
+template <class Args>
+Problem problem_of(const Args& args) {
+  Problem problem;
+  problem.rows = args.rows;
+  problem.cols = args.cols;
+  problem.element_bytes = element_bytes(args.x.dtype);
+  problem.gamma_bytes =
+      args.gamma == nullptr ? problem.element_bytes : element_bytes(args.gamma_dtype);
+  problem.float64 = args.x.dtype == RMSNORM_FLOAT64;
+  problem.aligned =
+      rows_aligned(args.x) && is_aligned(args.gamma) && args.cols * problem.element_bytes % 16 == 0;
+  return problem;
+}
+
+Problem backward_problem(const rmsnorm_backward_args& args) {
+  Problem problem = problem_of(args);
+  problem.aligned = problem.aligned && rows_aligned(args.dy) && is_aligned(args.dx);
+  problem.wants_dx = args.dx != nullptr;
+  problem.wants_dgamma = args.dgamma != nullptr;
+  return problem;
+}
+
+Launchers launchers_of(std::int32_t x_dtype, std::int32_t gamma_dtype) {
+  const bool float32_gamma = gamma_dtype == RMSNORM_FLOAT32;
+  switch (x_dtype) {
+    case RMSNORM_FLOAT64:
+      return float64_launchers();
+    case RMSNORM_FLOAT32:
+      return float32_launchers();
+    case RMSNORM_FLOAT16:
+      return float16_launchers(float32_gamma);
+    default:
+      return bfloat16_launchers(float32_gamma);
+  }
+}
+
+std::int32_t forward(const rmsnorm_forward_args* args) {
+  if (dtype_refusal(args) != nullptr) return RMSNORM_UNSUPPORTED;
+  if (args->rows == 0) return RMSNORM_OK;
+  TunedContext context;
+  if (const cudaError_t status = current_device(context); status != cudaSuccess) return status;
+  Problem problem = problem_of(*args);
+  problem.aligned = problem.aligned && is_aligned(args->y);
+  context.stream = static_cast<cudaStream_t>(args->stream);
+  context.aligned = problem.aligned;
+  return launchers_of(args->x.dtype, args->gamma_dtype)
+      .forward(*args, plan_forward(problem, context.device), context);
+}
+
+std::size_t partials_bytes(const BackwardPlan& plan, const rmsnorm_backward_args& args) {
+  return static_cast<std::size_t>(plan.partial_rows * partial_pitch(args.cols) *
+                                  accumulation_bytes(args.x.dtype));
+}
+
+/// Zero where the device cannot be asked: the call itself then says why.
+std::size_t backward_workspace_bytes(const rmsnorm_backward_args* args) {
+  TunedContext context;
+  if (dtype_refusal(args) != nullptr || current_device(context) != cudaSuccess) return 0;
+  return partials_bytes(plan_backward(backward_problem(*args), context.device), *args);
+}
+
+std::int32_t backward(const rmsnorm_backward_args* args) {
+  if (dtype_refusal(args) != nullptr) return RMSNORM_UNSUPPORTED;
+  TunedContext context;
+  if (const cudaError_t status = current_device(context); status != cudaSuccess) return status;
+  const Problem problem = backward_problem(*args);
+  const BackwardPlan plan = plan_backward(problem, context.device);
+  if (args->workspace_bytes < partials_bytes(plan, *args)) return RMSNORM_WORKSPACE;
+  context.stream = static_cast<cudaStream_t>(args->stream);
+  context.aligned = problem.aligned;
+  return launchers_of(args->x.dtype, args->gamma_dtype).backward(*args, plan, problem, context);
+}
+
+const char* error_text(std::int32_t status) {
+  return cudaGetErrorString(static_cast<cudaError_t>(status));
+}
+
+const rmsnorm_implementation kTable = {
+    RMSNORM_ABI_VERSION,
+    RMSNORM_CUDA,
+    "tuned",
+    "vectors in registers, bulk-copy ring, float32 partial rows; one kernel per regime, see "
+    "policy.hpp",
+    dtype_refusal<rmsnorm_forward_args>,
+    dtype_refusal<rmsnorm_backward_args>,
+    nullptr,
+    backward_workspace_bytes,
+    forward,
+    backward,
+    error_text,
+};
+
+}  // namespace
+}  // namespace rmsnorm::kernels::cuda
+
+const rmsnorm_implementation* rmsnorm_tuned_cuda(void) {
+  return &rmsnorm::kernels::cuda::kTable;
+}

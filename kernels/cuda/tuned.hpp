@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/policy.hpp"
+#include "rmsnorm/implementation.h"
+
+// What tuned.cu (plans, table) and the tuned_*.cu files (one pair of dtypes each, to compile side
+// by side) share.
+
+namespace rmsnorm::kernels::cuda {
+
+struct TunedContext {
+  Device device;
+  int device_index = 0;
+  cudaStream_t stream = nullptr;
+  bool aligned = false;
+};
+
+using ForwardLauncher = cudaError_t (*)(const rmsnorm_forward_args&, const ForwardPlan&,
+                                        const TunedContext&);
+using BackwardLauncher = cudaError_t (*)(const rmsnorm_backward_args&, const BackwardPlan&,
+                                         const Problem&, const TunedContext&);
+
+struct Launchers {
+  ForwardLauncher forward;
+  BackwardLauncher backward;
+};
+
+Launchers float64_launchers();
+Launchers float32_launchers();
+Launchers float16_launchers(bool float32_gamma);
+Launchers bfloat16_launchers(bool float32_gamma);
+
+}  // namespace rmsnorm::kernels::cuda

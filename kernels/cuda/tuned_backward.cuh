@@ -1,0 +1,353 @@
+#pragma once
+
+#include "kernels/common/fault.hpp"
+#include "kernels/cuda/access.cuh"
+
+// Backward without a ring: short rows by lanes of a warp, and the split kernel for tiny problems
+// and all that no other path takes. The ring is in tuned_ring.cuh, the sum of the partial rows in
+// finalize.cuh.
+
+namespace rmsnorm::kernels::cuda {
+
+template <class T>
+struct BackwardParams {
+  RowAddress<T> x, dy;
+  const accumulation_t<T>* rstd;
+  T* dx;  ///< nullptr: not wanted
+  accumulation_t<T>*
+      partials;  ///< [partial rows, pitch]; nullptr where dgamma is not wanted or written directly
+  std::int64_t rows, cols, pitch;
+  accumulation_t<T> inverse_cols;
+};
+
+/// dx of W elements from x, dy, gamma, and their addends of dgamma.
+/// rstd * (u - x_hat * mean(u * x_hat)) is rstd*u - x*rstd^3*mean(u*x); `projection` is rstd *
+/// mean(u * x_hat).
+template <class A, int W>
+__device__ __forceinline__ void backward_elements(const A (&x)[W], const A (&dy)[W],
+                                                  const A (&gamma)[W], A rstd, A projection,
+                                                  A (&dx)[W], A (&dgamma)[W]) {
+#pragma unroll
+  for (int e = 0; e < W; ++e) {
+    const A x_hat = x[e] * rstd;
+    dx[e] = rstd * (dy[e] * gamma[e]) - x_hat * projection;
+    dgamma[e] += dy[e] * x_hat;
+  }
+}
+
+template <class A, int W>
+__device__ __forceinline__ A dot_elements(const A (&x)[W], const A (&dy)[W], const A (&gamma)[W]) {
+  A dot = A(0);
+#pragma unroll
+  for (int e = 0; e < W; ++e) dot += dy[e] * gamma[e] * x[e];
+  return dot;
+}
+
+/// gamma of one access, as few registers as it fits, for the whole kernel.
+template <class T, class G, int W>
+struct LaneGamma {
+  GammaPack<T, G> pack;
+  __device__ __forceinline__ void load(const G* gamma, std::int64_t column, bool inside) {
+    if (inside) {
+      pack.load(gamma, column / W);
+    } else {
+      for (uint4& v : pack.packed)
+        v = {0, 0, 0, 0};  // multiplied with zeros, so it must not be NaN
+    }
+  }
+  __device__ __forceinline__ void widen(float (&values)[W]) {
+    pack.pin();
+    pack.widen(values);
+  }
+};
+template <class T, class G>
+struct LaneGamma<T, G, 1> {
+  using A = accumulation_t<T>;
+  A value = 0;
+  __device__ __forceinline__ void load(const G* gamma, std::int64_t column, bool inside) {
+    if (inside) value = gamma == nullptr ? A(1) : static_cast<A>(cuda::widen(gamma[column]));
+  }
+  __device__ __forceinline__ void widen(A (&values)[1]) { values[0] = value; }
+};
+
+constexpr int kLanesBlock = 256;
+
+/// `lanes` lanes of a warp per row, V accesses of W elements each, U rows at once to keep loads in
+/// flight. Persistent: dgamma's sums stay in registers, a lane group of the block at the end, one
+/// partial row per block.
+template <class T, class G, int W, int V, int U, Fault F>
+__global__ void __launch_bounds__(kLanesBlock, W > 1 && V == 1 ? 3 : 2)
+    backward_lanes_kernel(BackwardParams<T> p, const G* __restrict__ gamma, int lanes) {
+  using A = Access<T, W>;
+  __shared__ float fold[kLanesBlock / 32][32 * V * W];
+  allow_next_kernel();
+  const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
+  const std::int64_t groups = std::int64_t{gridDim.x} * kLanesBlock / lanes;
+  const std::int64_t group = (std::int64_t{blockIdx.x} * kLanesBlock + threadIdx.x) / lanes;
+  const std::int64_t warp_group = group % (32 / lanes);
+  wait_for_previous_kernel();
+
+  LaneGamma<T, G, W> scale[V];
+  float sums[V][W];
+#pragma unroll
+  for (int j = 0; j < V; ++j) {
+    const std::int64_t column = (lane + j * lanes) * W;
+#pragma unroll
+    for (int e = 0; e < W; ++e) sums[j][e] = 0;
+    scale[j].load(gamma, column, column < p.cols);
+  }
+  // The next U rows are on their way while these are at work. Whole warps stay in the loop for the
+  // shuffles; a lane group past the end only lends its lanes.
+  typename A::Packed x[U][V], dy[U][V], next_x[U][V], next_dy[U][V];
+  float rstd[U], next_rstd[U];
+  const auto load = [&](std::int64_t base) {
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      const std::int64_t row = base + warp_group + u * groups;
+      const bool valid = row < p.rows;
+      const T* x_row = p.x(valid ? row : 0);
+      const T* dy_row = p.dy(valid ? row : 0);
+      next_rstd[u] = valid ? p.rstd[row] : 0.0f;
+#pragma unroll
+      for (int j = 0; j < V; ++j) {
+        const int column = (lane + j * lanes) * W;
+        const bool inside = valid && column < p.cols;
+        next_x[u][j] = inside ? A::load_streaming(x_row + column) : A::zero();
+        next_dy[u][j] = inside ? A::load_streaming(dy_row + column) : A::zero();
+      }
+    }
+  };
+  std::int64_t base = group - warp_group;
+  load(base);
+#pragma unroll 1
+  for (; base < p.rows; base += U * groups) {
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      rstd[u] = next_rstd[u];
+#pragma unroll
+      for (int j = 0; j < V; ++j) {
+        x[u][j] = next_x[u][j];
+        dy[u][j] = next_dy[u][j];
+      }
+    }
+    load(base + U * groups);
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      const std::int64_t row = base + warp_group + u * groups;
+      float dot = 0;
+#pragma unroll
+      for (int j = 0; j < V; ++j) {
+        float xs[W], dys[W], factors[W];
+        A::widen(x[u][j], xs);
+        A::widen(dy[u][j], dys);
+        scale[j].widen(factors);
+        dot += dot_elements(xs, dys, factors);
+      }
+      const float projection = rstd[u] * (lanes_sum(dot, lanes) * rstd[u] * p.inverse_cols);
+#pragma unroll
+      for (int j = 0; j < V; ++j) {
+        const int column = (lane + j * lanes) * W;
+        float xs[W], dys[W], factors[W], dx[W];
+        A::widen(x[u][j], xs);
+        A::widen(dy[u][j], dys);
+        scale[j].widen(factors);
+        backward_elements(xs, dys, factors, rstd[u], projection, dx, sums[j]);
+        if (p.dx != nullptr && row < p.rows && column < p.cols)
+          A::store(dx, p.dx + row * p.cols + column);
+      }
+    }
+  }
+  if (p.partials == nullptr) return;
+#pragma unroll
+  for (int j = 0; j < V; ++j) {
+#pragma unroll
+    for (int e = 0; e < W; ++e) {
+      for (int offset = lanes; offset < 32; offset *= 2) {
+        sums[j][e] += __shfl_xor_sync(0xFFFFFFFFu, sums[j][e], offset);
+      }
+    }
+  }
+  const int warp = static_cast<int>(threadIdx.x) / 32,
+            warp_lane = static_cast<int>(threadIdx.x) % 32;
+  if (warp_lane < lanes) {
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+#pragma unroll
+      for (int e = 0; e < W; ++e) fold[warp][(warp_lane + j * lanes) * W + e] = sums[j][e];
+    }
+  }
+  __syncthreads();
+  for (std::int64_t column = threadIdx.x; column < p.pitch; column += kLanesBlock) {
+    float total = 0;
+    if (column < p.cols) {
+#pragma unroll
+      for (int w = 0; w < kLanesBlock / 32; ++w) total += fold[w][column];
+    }
+    p.partials[std::int64_t{blockIdx.x} * p.pitch + column] = total;
+  }
+}
+
+constexpr int kSplitThreads = 256;
+constexpr int kSplitHeld = 4;  // accesses of a row that a thread keeps between the dot and dx
+
+/// The sum over the block, in every thread; may be called again at once.
+template <class A>
+__device__ A split_block_sum(A value) {
+  __shared__ A warp_sums[kSplitThreads / 32];
+  for (int offset = 16; offset > 0; offset /= 2)
+    value += __shfl_xor_sync(0xFFFFFFFFu, value, offset);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = value;
+  __syncthreads();
+  A total = A(0);
+#pragma unroll
+  for (int w = 0; w < kSplitThreads / 32; ++w) total += warp_sums[w];
+  return total;
+}
+
+template <class T, class G, int W>
+__device__ void split_dx_row(const BackwardParams<T>& p, const G* gamma, std::int64_t row) {
+  using AccessT = Access<T, W>;
+  using A = accumulation_t<T>;
+  const T* x = p.x(row);
+  const T* dy = p.dy(row);
+  const A rstd = p.rstd[row];
+  const std::int64_t step = std::int64_t{kSplitThreads} * W, first = std::int64_t{threadIdx.x} * W;
+  typename AccessT::Packed x_held[kSplitHeld], dy_held[kSplitHeld];
+  LaneGamma<T, G, W> held[kSplitHeld];
+  A dot = A(0);
+#pragma unroll
+  for (int j = 0; j < kSplitHeld; ++j) {
+    const std::int64_t column = first + j * step;
+    x_held[j] = column < p.cols ? AccessT::load(x + column) : AccessT::zero();
+    dy_held[j] = column < p.cols ? AccessT::load(dy + column) : AccessT::zero();
+    held[j].load(gamma, column, column < p.cols);
+  }
+  const auto add_dot = [&](const auto& x_packed, const auto& dy_packed, auto& scale) {
+    A xs[W], dys[W], factors[W];
+    AccessT::widen(x_packed, xs);
+    AccessT::widen(dy_packed, dys);
+    scale.widen(factors);
+    dot += dot_elements(xs, dys, factors);
+  };
+  const auto gamma_at = [&](std::int64_t column) {
+    LaneGamma<T, G, W> scale;
+    scale.load(gamma, column, true);
+    return scale;
+  };
+#pragma unroll
+  for (int j = 0; j < kSplitHeld; ++j) {
+    if (first + j * step < p.cols) add_dot(x_held[j], dy_held[j], held[j]);
+  }
+  for (std::int64_t column = first + kSplitHeld * step; column < p.cols; column += step) {
+    auto scale = gamma_at(column);
+    add_dot(AccessT::load(x + column), AccessT::load(dy + column), scale);
+  }
+  const A projection = rstd * (split_block_sum(dot) * rstd * p.inverse_cols);
+  T* dx = p.dx + row * p.cols;
+  const auto write = [&](const auto& x_packed, const auto& dy_packed, auto& scale,
+                         std::int64_t column) {
+    A xs[W], dys[W], factors[W], out[W], unused[W] = {};
+    AccessT::widen(x_packed, xs);
+    AccessT::widen(dy_packed, dys);
+    scale.widen(factors);
+    backward_elements(xs, dys, factors, rstd, projection, out, unused);
+    AccessT::store(out, dx + column);
+  };
+#pragma unroll
+  for (int j = 0; j < kSplitHeld; ++j) {
+    if (first + j * step < p.cols) write(x_held[j], dy_held[j], held[j], first + j * step);
+  }
+  for (std::int64_t column = first + kSplitHeld * step; column < p.cols; column += step) {
+    auto scale = gamma_at(column);
+    write(AccessT::load(x + column), AccessT::load(dy + column), scale, column);
+  }
+}
+
+/// What rows [begin, end) add to dgamma in the columns of this block, into `out` (dgamma itself, or
+/// a partial row).
+template <class T, class G, int W, class Out>
+__device__ void split_dgamma_columns(const BackwardParams<T>& p, std::int64_t first_access,
+                                     int column_threads, std::int64_t begin, std::int64_t end,
+                                     std::int64_t width, Out* out) {
+  using AccessT = Access<T, W>;
+  using A = accumulation_t<T>;
+  constexpr int kUnroll = 8;
+  __shared__ A fold[kSplitThreads / 32][32 * W];
+  const int slots = kSplitThreads / column_threads;
+  const int slot = static_cast<int>(threadIdx.x) / column_threads,
+            place = static_cast<int>(threadIdx.x) % column_threads;
+  const std::int64_t column = (first_access + place) * W;
+  A sums[W] = {};
+  if (column < p.cols) {
+    for (std::int64_t base = begin + slot; base < end; base += std::int64_t{kUnroll} * slots) {
+      typename AccessT::Packed x[kUnroll], dy[kUnroll];
+      A rstd[kUnroll];
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        const std::int64_t row = base + std::int64_t{u} * slots;
+        const bool valid = row < end;
+        x[u] = valid ? AccessT::load(p.x(row) + column) : AccessT::zero();
+        dy[u] = valid ? AccessT::load(p.dy(row) + column) : AccessT::zero();
+        rstd[u] = valid ? p.rstd[row] : A(0);
+      }
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        A xs[W], dys[W];
+        AccessT::widen(x[u], xs);
+        AccessT::widen(dy[u], dys);
+#pragma unroll
+        for (int e = 0; e < W; ++e) sums[e] += dys[e] * (xs[e] * rstd[u]);
+      }
+    }
+  }
+  // Slots of a warp first, by shuffles; then the warps, through shared memory.
+#pragma unroll
+  for (int e = 0; e < W; ++e) {
+    for (int offset = column_threads; offset < 32; offset *= 2) {
+      sums[e] += __shfl_xor_sync(0xFFFFFFFFu, sums[e], offset);
+    }
+  }
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (static_cast<int>(threadIdx.x) % 32 < column_threads) {
+#pragma unroll
+    for (int e = 0; e < W; ++e) fold[warp][place * W + e] = sums[e];
+  }
+  __syncthreads();
+  for (int c = static_cast<int>(threadIdx.x); c < column_threads * W; c += kSplitThreads) {
+    const std::int64_t target = first_access * W + c;
+    if (target >= width) continue;
+    A total = A(0);
+#pragma unroll
+    for (int w = 0; w < kSplitThreads / 32; ++w) total += fold[w][c];
+    narrow(total, out[target]);
+  }
+}
+
+/// One launch, two kinds of block that need nothing from each other: the first `row_blocks` compute
+/// dx row by row, the rest dgamma by columns, both from x, dy and the saved rstd; the second reader
+/// finds them in L2. No scratch and no second kernel while one chunk of rows is enough.
+template <class T, class G, int W, Fault F>
+__global__ void __launch_bounds__(kSplitThreads)
+    backward_split_kernel(BackwardParams<T> p, const G* __restrict__ gamma, G* __restrict__ dgamma,
+                          int row_blocks, int column_threads, int chunks) {
+  allow_next_kernel();
+  wait_for_previous_kernel();
+  if (static_cast<int>(blockIdx.x) < row_blocks) {
+    for (std::int64_t row = blockIdx.x; row < p.rows; row += row_blocks)
+      split_dx_row<T, G, W>(p, gamma, row);
+    return;
+  }
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) - row_blocks;
+  const std::int64_t chunk = index % chunks, first_access = index / chunks * column_threads;
+  const std::int64_t chunk_rows = (p.rows + chunks - 1) / chunks;
+  const std::int64_t begin = chunk * chunk_rows, end = min(begin + chunk_rows, p.rows);
+  if (p.partials != nullptr) {
+    split_dgamma_columns<T, G, W>(p, first_access, column_threads, begin, end, p.pitch,
+                                  p.partials + chunk * p.pitch);
+  } else {
+    split_dgamma_columns<T, G, W>(p, first_access, column_threads, begin, end, p.cols, dgamma);
+  }
+}
+
+}  // namespace rmsnorm::kernels::cuda

@@ -1,0 +1,9 @@
+#include "kernels/cuda/tuned_launch.cuh"
+
+namespace rmsnorm::kernels::cuda {
+
+Launchers float32_launchers() {
+  return {launch_forward<float, float, Fault::none>, launch_backward<float, float, Fault::none>};
+}
+
+}  // namespace rmsnorm::kernels::cuda

@@ -1,0 +1,10 @@
+#include "kernels/cuda/tuned_launch.cuh"
+
+namespace rmsnorm::kernels::cuda {
+
+Launchers float64_launchers() {
+  return {launch_forward<double, double, Fault::none>,
+          launch_backward<double, double, Fault::none>};
+}
+
+}  // namespace rmsnorm::kernels::cuda

@@ -1,0 +1,388 @@
+#pragma once
+
+#include "kernels/common/fault.hpp"
+#include "kernels/cuda/access.cuh"
+#include "kernels/cuda/hopper.cuh"
+
+// Forward. One read of x, one write of y: the row stays packed in registers between the sum of
+// squares and the output. Plain grids, one row per block or lane group and no loop: the hardware
+// hands rows to whichever SM is free, and many resident blocks keep the 64 KB per SM in flight that
+// the memory needs; persistent blocks lost 8 to 30 %.
+
+namespace rmsnorm::kernels::cuda {
+
+template <class T>
+struct ForwardParams {
+  RowAddress<T> x;
+  T* y;
+  float* rstd;
+  std::int64_t rows, cols;
+  float eps, inverse_cols;
+};
+
+constexpr int kMaxWarps = 16;
+
+/// The sum over the block with one barrier: every thread adds the warps' sums itself. Once per
+/// kernel.
+__device__ __forceinline__ float block_sum_once(float value) {
+  __shared__ float warp_sums[kMaxWarps];
+  value = lanes_sum(value);
+  if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = value;
+  __syncthreads();
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  float total = 0;
+  for (int w = 0; w < warps; ++w) total += warp_sums[w];
+  return total;
+}
+
+template <int W>
+__device__ __forceinline__ float square_sum(const float (&values)[W]) {
+  float sum = 0;
+#pragma unroll
+  for (float value : values) sum = fmaf(value, value, sum);
+  return sum;
+}
+
+template <class T, int W>
+__device__ __forceinline__ void scale_and_store(const float (&x)[W], const float (&gamma)[W],
+                                                float rstd, T* y) {
+  float out[W];
+#pragma unroll
+  for (int e = 0; e < W; ++e) out[e] = x[e] * rstd * gamma[e];
+  Access<T, W>::store(out, y);
+}
+
+/// `lanes` lanes of a warp per row, V accesses of W elements each; shuffles only. kRows rows at
+/// once, because one leaves too few loads in flight. gamma is loaded before the sums, so that its
+/// latency hides behind x.
+template <class T, class G, int W, int V, int kRows, Fault F>
+__global__ void __launch_bounds__(256)
+    forward_lanes_kernel(ForwardParams<T> p, const G* __restrict__ gamma, int lanes) {
+  using A = Access<T, W>;
+  allow_next_kernel();
+  const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
+  const std::int64_t groups = 256 / lanes;
+  const std::int64_t first = blockIdx.x * groups * kRows + threadIdx.x / lanes;
+  wait_for_previous_kernel();
+  typename A::Packed packed[kRows][V];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const std::int64_t row = first + r * groups;
+    const T* x = p.x(row < p.rows ? row : 0);
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      const std::int64_t column = (lane + j * lanes) * W;
+      const bool inside = row < p.rows && column < p.cols;
+      packed[r][j] = !inside  ? A::zero()
+                     : V == 1 ? A::load_streaming(x + column)
+                              : A::load(x + column);
+    }
+  }
+  float scale[V][W];
+#pragma unroll
+  for (int j = 0; j < V; ++j) {
+    const std::int64_t column = (lane + j * lanes) * W;
+    if (column < p.cols) load_gamma<T, G, W>(gamma, column, scale[j]);
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const std::int64_t row = first + r * groups;
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      float values[W];
+      A::widen(packed[r][j], values);
+      sum += square_sum(values);
+    }
+    const float rstd = rsqrtf(lanes_sum(sum, lanes) * p.inverse_cols + p.eps);
+    if (row >= p.rows) continue;
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      const std::int64_t column = (lane + j * lanes) * W;
+      if (column >= p.cols) continue;
+      float values[W];
+      A::widen(packed[r][j], values);
+      scale_and_store<T, W>(values, scale[j], rstd, p.y + row * p.cols + column);
+    }
+    if (lane == 0 && p.rstd != nullptr) p.rstd[row] = rstd;
+  }
+}
+
+/// A block per row, V vectors per thread. gamma is loaded before the barrier, so that its latency
+/// hides in the sum.
+template <class T, class G, int V, Fault F>
+__global__ void __launch_bounds__(512)
+    forward_block_kernel(ForwardParams<T> p, const G* __restrict__ gamma) {
+  constexpr int W = kPack<T>;
+  allow_next_kernel();
+  const std::int64_t row = blockIdx.x;
+  const int vectors = static_cast<int>(p.cols / W);
+  wait_for_previous_kernel();
+  const uint4* x = reinterpret_cast<const uint4*>(p.x(row));
+  uint4 packed[V];
+  GammaPack<T, G> scale[V];
+#pragma unroll
+  for (int j = 0; j < V; ++j) {
+    const int vector = static_cast<int>(threadIdx.x + j * blockDim.x);
+    packed[j] = vector < vectors ? x[vector] : uint4{0, 0, 0, 0};
+  }
+#pragma unroll
+  for (int j = 0; j < V; ++j) {
+    const int vector = static_cast<int>(threadIdx.x + j * blockDim.x);
+    if (vector < vectors) scale[j].load(gamma, vector);
+  }
+  float sum = 0;
+#pragma unroll
+  for (int j = 0; j < V; ++j) {
+    float values[W];
+    widen_pack<T>(packed[j], values);
+    sum += square_sum(values);
+  }
+  const float rstd = rsqrtf(block_sum_once(sum) * p.inverse_cols + p.eps);
+  if (threadIdx.x == 0 && p.rstd != nullptr) p.rstd[row] = rstd;
+#pragma unroll
+  for (int j = 0; j < V; ++j) pin(packed[j]);  // not the widened row across the barrier
+  uint4* y = reinterpret_cast<uint4*>(p.y + row * p.cols);
+#pragma unroll
+  for (int j = 0; j < V; ++j) {
+    const int vector = static_cast<int>(threadIdx.x + j * blockDim.x);
+    if (vector >= vectors) continue;
+    float values[W], factors[W];
+    widen_pack<T>(packed[j], values);
+    scale[j].widen(factors);
+    scale_and_store<T, W>(values, factors, rstd, reinterpret_cast<T*>(y + vector));
+  }
+}
+
+/// A cluster of blocks per row: a row too long for one block is still read from memory once. One
+/// thread copies the block's slice into shared memory, so that no register waits for a load and six
+/// blocks fit an SM; the blocks exchange their sums of squares through each other's shared memory.
+template <class T, class G, Fault F>
+__global__ void __launch_bounds__(256, 6)
+    forward_cluster_kernel(ForwardParams<T> p, const G* __restrict__ gamma, int cluster) {
+#if __CUDA_ARCH__ >= 900  // the policy never chooses it below
+  constexpr int W = kPack<T>, kThreads = 256, kWarps = kThreads / 32, kMaxCluster = 16;
+  extern __shared__ __align__(128) unsigned char slice_bytes[];
+  __shared__ std::uint64_t barriers[2];
+  __shared__ float sums[kMaxCluster][kWarps];
+  const BarrierAddress loaded = shared_address(&barriers[0]),
+                       exchanged = shared_address(&barriers[1]);
+  allow_next_kernel();
+  const unsigned rank = cluster_rank();
+  const std::int64_t row = blockIdx.x / static_cast<unsigned>(cluster);
+  const std::int64_t vectors = p.cols / W;
+  const std::int64_t slice = (vectors + cluster - 1) / cluster;
+  const std::int64_t begin = rank * slice;
+  const int mine = static_cast<int>(max(std::int64_t{0}, min(slice, vectors - begin)));
+  if (threadIdx.x == 0) {
+    barrier_init(loaded, 1);
+    barrier_init(exchanged, 1);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    wait_for_previous_kernel();
+    barrier_arrive_expect(loaded, static_cast<unsigned>(mine) * 16);
+    if (mine > 0) {
+      bulk_copy(shared_address(slice_bytes), p.x(row) + begin * W, static_cast<unsigned>(mine) * 16,
+                loaded);
+    }
+    barrier_arrive_expect(exchanged, static_cast<unsigned>(cluster * kWarps) * 4);
+  }
+  // The others may store once they know that this block's barriers are ready; the wait for them
+  // hides under the load.
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  __syncthreads();
+  wait_for_previous_kernel();
+  const uint4* x = reinterpret_cast<const uint4*>(slice_bytes);
+  barrier_wait(loaded, 0);
+  float sum = 0;
+#pragma unroll 4
+  for (int vector = static_cast<int>(threadIdx.x); vector < mine; vector += kThreads) {
+    float values[W];
+    widen_pack<T>(x[vector], values);
+    sum += square_sum(values);
+  }
+  sum = lanes_sum(sum);
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (lane < cluster) {
+    store_remote(sum, shared_address(&sums[rank][threadIdx.x / 32]), exchanged,
+                 static_cast<unsigned>(lane));
+  }
+  barrier_wait_cluster(exchanged, 0);
+  float total = 0;
+  for (int i = lane; i < cluster * kWarps; i += 32) total += (&sums[0][0])[i];
+  const float rstd = rsqrtf(lanes_sum(total) * p.inverse_cols + p.eps);
+  if (rank == 0 && threadIdx.x == 0 && p.rstd != nullptr) p.rstd[row] = rstd;
+  uint4* y = reinterpret_cast<uint4*>(p.y + row * p.cols) + begin;
+#pragma unroll 4
+  for (int vector = static_cast<int>(threadIdx.x); vector < mine; vector += kThreads) {
+    GammaPack<T, G> scale;
+    scale.load(gamma, begin + vector);
+    float values[W], factors[W];
+    widen_pack<T>(x[vector], values);
+    scale.widen(factors);
+    scale_and_store<T, W>(values, factors, rstd, reinterpret_cast<T*>(y + vector));
+  }
+#endif
+}
+
+/// A block per row that does not fit the registers: the second read goes from the row's end to its
+/// start, and finds most of it in L2.
+template <class T, class G, Fault F>
+__global__ void __launch_bounds__(512)
+    forward_two_pass_kernel(ForwardParams<T> p, const G* __restrict__ gamma) {
+  constexpr int W = kPack<T>;
+  constexpr int kUnroll = 8;
+  allow_next_kernel();
+  const std::int64_t row = blockIdx.x;
+  const std::int64_t vectors = p.cols / W;
+  const std::int64_t step = std::int64_t{kUnroll} * blockDim.x;
+  wait_for_previous_kernel();
+  const uint4* x = reinterpret_cast<const uint4*>(p.x(row));
+  float sum = 0;
+  for (std::int64_t begin = 0; begin < vectors; begin += step) {
+    uint4 packed[kUnroll];
+#pragma unroll
+    for (int j = 0; j < kUnroll; ++j) {
+      const std::int64_t vector = begin + threadIdx.x + j * blockDim.x;
+      packed[j] = vector < vectors ? x[vector] : uint4{0, 0, 0, 0};
+    }
+#pragma unroll
+    for (int j = 0; j < kUnroll; ++j) {
+      float values[W];
+      widen_pack<T>(packed[j], values);
+      sum += square_sum(values);
+    }
+  }
+  const float rstd = rsqrtf(block_sum_once(sum) * p.inverse_cols + p.eps);
+  if (threadIdx.x == 0 && p.rstd != nullptr) p.rstd[row] = rstd;
+  uint4* y = reinterpret_cast<uint4*>(p.y + row * p.cols);
+  for (std::int64_t begin = (vectors - 1) / step * step; begin >= 0; begin -= step) {
+    uint4 packed[kUnroll];
+#pragma unroll
+    for (int j = 0; j < kUnroll; ++j) {
+      const std::int64_t vector = begin + threadIdx.x + j * blockDim.x;
+      if (vector < vectors) packed[j] = x[vector];
+    }
+#pragma unroll
+    for (int j = 0; j < kUnroll; ++j) {
+      const std::int64_t vector = begin + threadIdx.x + j * blockDim.x;
+      if (vector >= vectors) continue;
+      GammaPack<T, G> scale;
+      scale.load(gamma, vector);
+      float values[W], factors[W];
+      widen_pack<T>(packed[j], values);
+      scale.widen(factors);
+      scale_and_store<T, W>(values, factors, rstd, reinterpret_cast<T*>(y + vector));
+    }
+  }
+}
+
+/// The W elements of gamma from `column` = vector * W + head on, from two aligned vectors: head is
+/// the block's, so the branches are uniform and nothing is indexed at run time.
+template <class T>
+__device__ __forceinline__ uint4 load_gamma_shifted(const T* gamma, int vector, int head) {
+  const uint4* source = reinterpret_cast<const uint4*>(gamma) + vector;
+  const uint4 low = __ldg(source);
+  const uint4 high = head == 0 ? low : __ldg(source + 1);
+  std::uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  const int head_words = head * static_cast<int>(sizeof(T)) / 4;
+  if (head_words & 2) {
+#pragma unroll
+    for (int i = 0; i < 6; ++i) words[i] = words[i + 2];
+  }
+  if (head_words & 1) {
+#pragma unroll
+    for (int i = 0; i < 5; ++i) words[i] = words[i + 1];
+  }
+  if (sizeof(T) == 2 && head % 2 == 1) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) words[i] = __funnelshift_r(words[i], words[i + 1], 16);
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
+/// Rows that start at any element, where x and y lie equally far past a 16-byte boundary: the
+/// vectors inside a row are read and written whole, the few elements before and after them one per
+/// thread. A block per row.
+template <class T, class G, int V, Fault F>
+__global__ void __launch_bounds__(512)
+    forward_peel_kernel(ForwardParams<T> p, const G* __restrict__ gamma) {
+  constexpr int W = kPack<T>;
+  allow_next_kernel();
+  const std::int64_t row = blockIdx.x;
+  wait_for_previous_kernel();
+  const T* x = p.x(row);
+  T* y = p.y + row * p.cols;
+  const int past = static_cast<int>(reinterpret_cast<std::uintptr_t>(x) / sizeof(T) % W);
+  const int cols = static_cast<int>(p.cols);
+  const int head = min((W - past) % W, cols);
+  const int vectors = (cols - head) / W;
+  const bool same_phase =
+      static_cast<int>(reinterpret_cast<std::uintptr_t>(y) / sizeof(T) % W) == past;
+  const bool gamma_aligned = gamma != nullptr && reinterpret_cast<std::uintptr_t>(gamma) % 16 == 0;
+  // The left-over elements: thread t takes the t-th, first those before the vectors, then those
+  // behind.
+  const int edges = cols - vectors * W;
+  const int t = static_cast<int>(threadIdx.x);
+  const int edge = t < head ? t : t + vectors * W;
+  const float edge_value = t < edges ? widen(x[edge]) : 0.0f;
+
+  const uint4* body = reinterpret_cast<const uint4*>(x + head);
+  uint4 packed[V];
+#pragma unroll
+  for (int j = 0; j < V; ++j) {
+    const int vector = static_cast<int>(threadIdx.x + j * blockDim.x);
+    packed[j] = vector < vectors ? body[vector] : uint4{0, 0, 0, 0};
+  }
+  // The second of a thread's two vectors of gamma may lie behind its end in the last vector of the
+  // row.
+  const auto shifted = [&](int vector) {
+    return std::is_same_v<T, G> && gamma_aligned && (vector + 2) * W <= cols;
+  };
+  uint4 scale[V];
+#pragma unroll
+  for (int j = 0; j < V; ++j) {
+    const int vector = static_cast<int>(threadIdx.x + j * blockDim.x);
+    if (shifted(vector))
+      scale[j] = load_gamma_shifted(reinterpret_cast<const T*>(gamma), vector, head);
+  }
+  float edge_factor = 1.0f;
+  if (t < edges && gamma != nullptr) edge_factor = static_cast<float>(widen(gamma[edge]));
+  float sum = edge_value * edge_value;
+#pragma unroll
+  for (int j = 0; j < V; ++j) {
+    float values[W];
+    widen_pack<T>(packed[j], values);
+    sum += square_sum(values);
+  }
+  const float rstd = rsqrtf(block_sum_once(sum) * p.inverse_cols + p.eps);
+  if (threadIdx.x == 0 && p.rstd != nullptr) p.rstd[row] = rstd;
+  if (t < edges) narrow(edge_value * rstd * edge_factor, y[edge]);
+#pragma unroll
+  for (int j = 0; j < V; ++j) pin(packed[j]);
+#pragma unroll
+  for (int j = 0; j < V; ++j) {
+    const int vector = static_cast<int>(threadIdx.x + j * blockDim.x);
+    if (vector >= vectors) continue;
+    const int column = head + vector * W;
+    float values[W], factors[W];
+    widen_pack<T>(packed[j], values);
+    if (shifted(vector)) {
+      widen_pack<T>(scale[j], factors);
+    } else {
+#pragma unroll
+      for (int e = 0; e < W; ++e) {
+        factors[e] = gamma == nullptr ? 1.0f : static_cast<float>(widen(gamma[column + e]));
+      }
+    }
+    if (same_phase) {
+      scale_and_store<T, W>(values, factors, rstd, y + column);
+    } else {
+#pragma unroll
+      for (int e = 0; e < W; ++e) narrow(values[e] * rstd * factors[e], y[column + e]);
+    }
+  }
+}
+
+}  // namespace rmsnorm::kernels::cuda

@@ -1,0 +1,743 @@
+#pragma once
+
+#include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/policy.hpp"
+#include "kernels/cuda/tuned_backward.cuh"
+
+// Backward of rows of a few kilobytes and more, sm_90 and later: three passes over memory (read x,
+// read dy, write dx) and nothing else that grows with the rows.
+//
+// A block stays on its SM and walks over rows. One warp only issues bulk copies of x and dy into a
+// ring of stages in shared memory; groups of warps take the rows in turn: dot product, one barrier,
+// dx; their share of dgamma stays in float32 registers until the end, when the block writes one
+// partial row.
+//
+// Two things decide the speed. Bytes in flight: 64 KB and more per SM, by the ring. And pace: SMs
+// near the memory run ahead, finish early and leave the rest to the far half, 18 to 24 of 107 us at
+// 16384 x 4096; so the issuing warp waits while its block is `pace` rows ahead of the mean of all.
+// Results do not depend on it.
+
+namespace rmsnorm::kernels::cuda {
+
+static __device__ unsigned ring_pace_count;  // rows issued by all blocks of the running backward
+
+struct RingParams {
+  int groups, group_threads, stages, cluster;
+  std::int64_t slice;        ///< vectors of a row per block of a cluster
+  std::uint32_t part_bytes;  ///< of a stage, for x; as much again for dy
+  float pace;
+};
+
+constexpr int kMaxStages = 24;
+constexpr int kRingMaxGroups = 8;
+constexpr int kRingMaxCluster = 16;
+constexpr int kRingMaxWarps = 16;  // of a group
+constexpr int kExchanges = 4;      // turns of a cluster that may be under way at once
+
+/// The start of a ring block's shared memory; the stages follow, at a multiple of 128 bytes.
+struct RingHeader {
+  std::uint64_t full[kMaxStages], empty[kMaxStages], exchanged[kExchanges];
+  union {
+    float group_sums[kRingMaxGroups][2][kRingMaxWarps];
+    float cluster_sums[kExchanges][kRingMaxCluster][kRingMaxWarps];
+  };
+};
+static_assert(sizeof(RingHeader) <= kRingHeaderBytes);
+
+__device__ __forceinline__ unsigned char* ring_start(unsigned char* shared) {
+  const std::uintptr_t end = reinterpret_cast<std::uintptr_t>(shared) + sizeof(RingHeader);
+  return reinterpret_cast<unsigned char*>((end + 127) / 128 * 128);
+}
+
+/// Holds the issuing warp back while its block is more than `pace` rows ahead of the mean of all
+/// blocks. Bounded: where not all blocks are resident, waiting would never help, and after one
+/// time-out the block stops waiting at all. The answer about the others takes as long as a stage:
+/// it is asked for at one stage and used at the next.
+class Pacer {
+ public:
+  __device__ Pacer(float pace, int rows_per_stage)
+      : pace_(pace), rows_per_stage_(static_cast<unsigned>(rows_per_stage)), active_(pace > 0) {}
+
+  __device__ __forceinline__ void before_stage(int issued_stages) {
+    if (!active_) return;
+    const float issued_rows =
+        static_cast<float>(issued_stages) * static_cast<float>(rows_per_stage_);
+    const float behind = (issued_rows - pace_) * static_cast<float>(gridDim.x);
+    int tries = 0;
+#pragma unroll 1
+    while (static_cast<float>(seen_) < behind) {
+      if (++tries > 64) {
+        active_ = false;
+        return;
+      }
+      if (tries > 1) __nanosleep(100);
+      seen_ = read();
+    }
+    asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(&ring_pace_count),
+                 "r"(rows_per_stage_)
+                 : "memory");
+    seen_ = read();
+  }
+
+ private:
+  static __device__ __forceinline__ unsigned read() {
+    unsigned count;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(count) : "l"(&ring_pace_count));
+    return count;
+  }
+
+  float pace_;
+  unsigned rows_per_stage_;
+  bool active_;
+  unsigned seen_ = 0;
+};
+
+/// The sum of a group's warps, the same in every thread; slots beyond its warps are zero.
+__device__ __forceinline__ float sum_of_warps(const float* sums) {
+  float total = 0;
+#pragma unroll
+  for (int i = 0; i < kRingMaxWarps / 4; ++i) {
+    const float4 four = reinterpret_cast<const float4*>(sums)[i];
+    total += (four.x + four.y) + (four.z + four.w);
+  }
+  return total;
+}
+
+/// The sum of all warps of a cluster of up to 16 blocks: each lane adds some, a shuffle the rest.
+__device__ __forceinline__ float sum_of_cluster(const float* sums, int cluster) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  float total = 0;
+  for (int i = lane; i < cluster * kRingMaxWarps / 4; i += 32) {
+    const float4 four = reinterpret_cast<const float4*>(sums)[i];
+    total += (four.x + four.y) + (four.z + four.w);
+  }
+  return lanes_sum(total);
+}
+
+/// The groups' sums of dgamma, added in the order of the groups, as the block's partial row. `fold`
+/// is the ring's memory, which nothing uses any more. `columns(j)` is the first column of a
+/// thread's j-th access, or -1 outside the row.
+template <int V, int W, class Columns>
+__device__ __forceinline__ void write_partial_row(float (&sums)[V][W], float* fold, int group,
+                                                  int groups, int thread, int threads,
+                                                  float* partial, Columns columns) {
+  if (group > 0 && group < groups) {
+    float* mine = fold + std::int64_t{group - 1} * threads * V * W;
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+#pragma unroll
+      for (int e = 0; e < W; ++e) mine[(j * W + e) * threads + thread] = sums[j][e];
+    }
+  }
+  __syncthreads();
+  if (group != 0) return;
+#pragma unroll
+  for (int j = 0; j < V; ++j) {
+    for (int g = 1; g < groups; ++g) {
+      const float* other = fold + std::int64_t{g - 1} * threads * V * W;
+#pragma unroll
+      for (int e = 0; e < W; ++e) sums[j][e] += other[(j * W + e) * threads + thread];
+    }
+    const std::int64_t column = columns(j);
+    if (column < 0) continue;
+    if constexpr (W % 4 == 0) {
+#pragma unroll
+      for (int e = 0; e < W; e += 4) {
+        *reinterpret_cast<float4*>(partial + column + e) =
+            make_float4(sums[j][e], sums[j][e + 1], sums[j][e + 2], sums[j][e + 3]);
+      }
+    } else {
+#pragma unroll
+      for (int e = 0; e < W; ++e) partial[column + e] = sums[j][e];
+    }
+  }
+}
+
+/// What every thread of a ring block prepares: barriers, and zeros where sums of absent warps would
+/// be.
+template <bool kCluster>
+__device__ __forceinline__ void prepare_ring(RingHeader& header, int slots, unsigned full_arrivals,
+                                             unsigned empty_arrivals) {
+  float* sums = &header.cluster_sums[0][0][0];
+  for (int i = static_cast<int>(threadIdx.x); i < kExchanges * kRingMaxCluster * kRingMaxWarps;
+       i += static_cast<int>(blockDim.x)) {
+    sums[i] = 0;
+  }
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < slots; ++s) {
+      barrier_init(shared_address(&header.full[s]), full_arrivals);
+      barrier_init(shared_address(&header.empty[s]), empty_arrivals);
+    }
+    for (auto& barrier : header.exchanged) barrier_init(shared_address(&barrier), 1);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  }
+  if constexpr (kCluster) {
+    cluster_barrier();
+  } else {
+    __syncthreads();
+  }
+}
+
+/// The part of a row that a thread works on, in a stage of the ring.
+template <class T, class G, int V, bool kExact>
+struct RingSlice {
+  static constexpr int W = kPack<T>;
+  int thread, threads, vectors;  ///< vectors: of the block's slice
+
+  __device__ __forceinline__ int vector(int j) const { return thread + j * threads; }
+  __device__ __forceinline__ bool has(int j) const { return kExact || vector(j) < vectors; }
+
+  /// This thread's share of sum(dy * gamma * x); leaves x and dy packed.
+  __device__ __forceinline__ float dot(const uint4* x_stage, const uint4* dy_stage,
+                                       GammaPack<T, G> (&scale)[V], uint4 (&x)[V],
+                                       uint4 (&dy)[V]) const {
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      if (!has(j)) continue;
+      x[j] = x_stage[vector(j)];
+      dy[j] = dy_stage[vector(j)];
+      float xs[W], dys[W], factors[W];
+      scale[j].pin();
+      widen_pack<T>(x[j], xs);
+      widen_pack<T>(dy[j], dys);
+      scale[j].widen(factors);
+      sum += dot_elements(xs, dys, factors);
+    }
+    return sum;
+  }
+
+  /// Writes dx of the slice (unless nullptr) and adds its share of dgamma to `sums`.
+  __device__ __forceinline__ void write(const uint4 (&x)[V], const uint4 (&dy)[V],
+                                        GammaPack<T, G> (&scale)[V], int j, float rstd,
+                                        float projection, T* dx, float (&sums)[V][W]) const {
+    float xs[W], dys[W], factors[W], out[W];
+    scale[j].pin();
+    widen_pack<T>(x[j], xs);
+    widen_pack<T>(dy[j], dys);
+    scale[j].widen(factors);
+    backward_elements(xs, dys, factors, rstd, projection, out, sums[j]);
+    const uint4 packed = narrow_pack<T>(out);
+    if (dx != nullptr) *(reinterpret_cast<uint4*>(dx) + vector(j)) = packed;
+  }
+};
+
+/// Walks over rows first, first + step, ... of a tensor: one addition a row where rows lie in one
+/// level.
+template <class T>
+class RowCursor {
+ public:
+  __device__ RowCursor(const RowAddress<T>& rows, std::int64_t first, std::int64_t step,
+                       std::int64_t offset)
+      : rows_(rows), at_(rows(first) + offset), row_(first), step_(step), offset_(offset) {}
+  __device__ __forceinline__ const T* get() const { return at_; }
+  __device__ __forceinline__ void next() {
+    row_ += step_;
+    at_ = rows_.inner_rows == 0 ? at_ + step_ * rows_.stride : rows_(row_) + offset_;
+  }
+
+ private:
+  const RowAddress<T>& rows_;
+  const T* at_;
+  std::int64_t row_, step_, offset_;
+};
+
+/// The warp that fills the ring. Each group has a lane that copies its rows into its own slots of
+/// the stages; the lanes work side by side, so that the loop costs once for all groups.
+template <class T>
+__device__ __forceinline__ void issue_rows(const BackwardParams<T>& p, const RingParams& ring,
+                                           RingHeader& header, unsigned char* stages,
+                                           std::int64_t first_row, std::int64_t row_step,
+                                           std::int64_t first_element, unsigned bytes) {
+  const int group = static_cast<int>(threadIdx.x) % 32;
+  const int rows =
+      first_row < p.rows ? static_cast<int>((p.rows - first_row + row_step - 1) / row_step) : 0;
+  const bool copies = group < ring.groups && group < rows;
+  const std::int64_t start = copies ? first_row + group * row_step : 0,
+                     step = ring.groups * row_step;
+  Pacer pacer(ring.pace, ring.groups);
+  RowCursor<T> x(p.x, start, step, first_element), dy(p.dy, start, step, first_element);
+  const BarrierAddress full = shared_address(header.full), empty = shared_address(header.empty);
+  const std::uint32_t to = shared_address(stages);
+  int stage = 0;
+  unsigned parity = 1;  // of the round before: the first round finds every slot empty
+#pragma unroll 1
+  for (int begin = 0, turn = 0; begin < rows; begin += ring.groups, ++turn) {
+    if (group == 0) pacer.before_stage(turn);
+    __syncwarp();
+    if (copies && begin + group < rows) {
+      const unsigned slot = static_cast<unsigned>(ring.groups * stage + group);
+      if (turn >= ring.stages) barrier_wait(empty + slot * 8, parity);
+      barrier_arrive_expect(full + slot * 8, 2 * bytes);
+      if (bytes > 0) {
+        const std::uint32_t at = to + 2 * ring.part_bytes * slot;
+        bulk_copy(at, x.get(), bytes, full + slot * 8);
+        bulk_copy(at + ring.part_bytes, dy.get(), bytes, full + slot * 8);
+      }
+      x.next();
+      dy.next();
+    }
+    __syncwarp();
+    if (++stage == ring.stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+}
+
+/// Rows of whole vectors at 16-byte boundaries. Block: groups * group_threads threads and one warp
+/// that issues the copies. kReread: x and dy are read from shared memory twice, for rows whose
+/// packed halves do not fit the registers beside gamma and the sums.
+template <class T, class G, int V, bool kReread, bool kExact, Fault F>
+__global__ void __launch_bounds__(544, 1)
+    backward_ring_kernel(BackwardParams<T> p, const G* __restrict__ gamma, RingParams ring) {
+#if __CUDA_ARCH__ >= 900  // the policy never chooses it below
+  constexpr int W = kPack<T>;
+  extern __shared__ __align__(128) unsigned char shared[];
+  RingHeader& header = *reinterpret_cast<RingHeader*>(shared);
+  unsigned char* stages = ring_start(shared);
+  const BarrierAddress full = shared_address(header.full), empty = shared_address(header.empty);
+  const int consumers = ring.groups * ring.group_threads;
+  const int group = static_cast<int>(threadIdx.x) / ring.group_threads;
+  const RingSlice<T, G, V, kExact> slice{static_cast<int>(threadIdx.x) % ring.group_threads,
+                                         ring.group_threads, static_cast<int>(p.cols / W)};
+  const std::int64_t first_row = blockIdx.x, row_step = gridDim.x;
+
+  allow_next_kernel();
+  prepare_ring<false>(header, ring.stages * ring.groups, 1, kReread ? ring.group_threads / 32 : 1);
+  wait_for_previous_kernel();
+
+  float sums[V][W] = {};
+  if (static_cast<int>(threadIdx.x) >= consumers) {
+    issue_rows(p, ring, header, stages, first_row, row_step, 0,
+               static_cast<unsigned>(slice.vectors) * 16);
+    __syncwarp();
+  } else {
+    GammaPack<T, G> scale[V];
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      if (slice.has(j)) scale[j].load(gamma, slice.vector(j));
+    }
+    const std::int64_t group_step = ring.groups * row_step;
+    std::int64_t row = first_row + group * row_step;
+    float next_rstd = row < p.rows ? p.rstd[row] : 0.0f;
+    int stage = 0;
+    unsigned parity = 0, turn = 0;
+#pragma unroll 1
+    for (; row < p.rows; row += group_step, turn ^= 1) {
+      const float rstd = next_rstd;
+      if (row + group_step < p.rows) next_rstd = p.rstd[row + group_step];
+      const unsigned slot = static_cast<unsigned>(ring.groups * stage + group);
+      const unsigned char* part = stages + 2 * ring.part_bytes * slot;
+      const uint4* x_stage = reinterpret_cast<const uint4*>(part);
+      const uint4* dy_stage = reinterpret_cast<const uint4*>(part + ring.part_bytes);
+      barrier_wait(full + slot * 8, parity);
+
+      uint4 x[V], dy[V];
+      const float dot = lanes_sum(slice.dot(x_stage, dy_stage, scale, x, dy));
+      float* group_sums =
+          header.group_sums[group][turn];  // two, so that one barrier per row is enough
+      if (slice.thread % 32 == 0) group_sums[slice.thread / 32] = dot;
+      group_barrier(group, ring.group_threads);
+      if (!kReread && slice.thread == 0) barrier_arrive(empty + slot * 8);
+      const float projection = rstd * (sum_of_warps(group_sums) * rstd * p.inverse_cols);
+      T* dx = p.dx == nullptr ? nullptr : p.dx + row * p.cols;
+#pragma unroll
+      for (int j = 0; j < V; ++j) {
+        if (!slice.has(j)) continue;
+        if constexpr (kReread) {
+          // Not kept in registers across the barrier: the compiler must not see that these are the
+          // same loads.
+          asm volatile("" ::: "memory");
+          x[j] = x_stage[slice.vector(j)];
+          dy[j] = dy_stage[slice.vector(j)];
+        } else {
+          pin(x[j]);
+          pin(dy[j]);
+        }
+        slice.write(x, dy, scale, j, rstd, projection, dx, sums);
+      }
+      if constexpr (kReread) {
+        __syncwarp();
+        if (slice.thread % 32 == 0) barrier_arrive(empty + slot * 8);
+      }
+      if (++stage == ring.stages) {
+        stage = 0;
+        parity ^= 1;
+      }
+    }
+  }
+  __syncthreads();
+  if (p.partials == nullptr) return;
+  write_partial_row(
+      sums, reinterpret_cast<float*>(stages), group, ring.groups, slice.thread, ring.group_threads,
+      p.partials + first_row * p.pitch,
+      [&](int j) -> std::int64_t { return slice.has(j) ? std::int64_t{slice.vector(j)} * W : -1; });
+#endif
+}
+
+/// A row spread over the blocks of a cluster, which exchange their dots through each other's shared
+/// memory. The exchange takes about a microsecond. Two blocks on an SM hide each other's; a block
+/// alone sends the dot of the next row before it writes dx of this one. Rows stay in the ring
+/// between the two and are read twice.
+template <class T, class G, int kThreads, int kBlocksPerSm, Fault F>
+__global__ void __launch_bounds__(kThreads + 32, kBlocksPerSm)
+    backward_ring_cluster_kernel(BackwardParams<T> p, const G* __restrict__ gamma,
+                                 RingParams ring) {
+#if __CUDA_ARCH__ >= 900  // the policy never chooses it below
+  constexpr int V = 4, W = kPack<T>;
+  constexpr unsigned kAhead = kBlocksPerSm == 1 ? 1 : 0;  // rows between a dot and its dx
+  extern __shared__ __align__(128) unsigned char shared[];
+  RingHeader& header = *reinterpret_cast<RingHeader*>(shared);
+  unsigned char* stages = ring_start(shared);
+  const BarrierAddress full = shared_address(header.full), empty = shared_address(header.empty);
+  const BarrierAddress exchanged = shared_address(header.exchanged);
+  const unsigned rank = cluster_rank();
+  const std::int64_t first_vector = rank * ring.slice;
+  const std::int64_t row_vectors = p.cols / W;
+  const RingSlice<T, G, V, false> slice{
+      static_cast<int>(threadIdx.x) % kThreads, kThreads,
+      static_cast<int>(max(std::int64_t{0}, min(ring.slice, row_vectors - first_vector)))};
+  const std::int64_t first_row = blockIdx.x / ring.cluster, row_step = gridDim.x / ring.cluster;
+  constexpr int kWarps = kThreads / 32;
+
+  allow_next_kernel();
+  prepare_ring<true>(header, ring.stages, 1, kWarps);
+  wait_for_previous_kernel();
+
+  float sums[V][W] = {};
+  const bool consumer = static_cast<int>(threadIdx.x) < kThreads;
+  if (!consumer) {
+    issue_rows(p, ring, header, stages, first_row, row_step, first_vector * W,
+               static_cast<unsigned>(slice.vectors) * 16);
+    __syncwarp();
+  } else {
+    GammaPack<T, G> scale[V];
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      if (slice.has(j)) scale[j].load(gamma, first_vector + slice.vector(j));
+    }
+    const int lane = slice.thread % 32;
+    int stage = 0, write_stage = 0;
+    unsigned parity = 0, turn = 0;
+    float rstd = 0, next_rstd = first_row < p.rows ? p.rstd[first_row] : 0.0f;
+    uint4 x[V], dy[V];
+    // kAhead turns more than rows: the last only write.
+#pragma unroll 1
+    for (std::int64_t row = first_row; row < p.rows + kAhead * row_step; row += row_step, ++turn) {
+      const float previous_rstd = rstd;
+      if (row < p.rows) {
+        rstd = next_rstd;
+        if (row + row_step < p.rows) next_rstd = p.rstd[row + row_step];
+        const unsigned char* part = stages + std::size_t{2} * ring.part_bytes * stage;
+        barrier_wait(full + static_cast<unsigned>(stage) * 8, parity);
+        const float dot = lanes_sum(
+            slice.dot(reinterpret_cast<const uint4*>(part),
+                      reinterpret_cast<const uint4*>(part + ring.part_bytes), scale, x, dy));
+        // Every warp leaves its sum with every block; the barrier of this turn counts the bytes
+        // that come.
+        const unsigned slot = turn % kExchanges;
+        if (slice.thread == 0) {
+          barrier_arrive_expect(exchanged + slot * 8,
+                                static_cast<unsigned>(ring.cluster * kWarps) * 4);
+        }
+        if (lane < ring.cluster) {
+          store_remote(dot, shared_address(&header.cluster_sums[slot][rank][slice.thread / 32]),
+                       exchanged + slot * 8, static_cast<unsigned>(lane));
+        }
+      }
+      if (turn >= kAhead) {
+        const float write_rstd = kAhead == 1 ? previous_rstd : rstd;
+        const unsigned slot = (turn - kAhead) % kExchanges;
+        barrier_wait_cluster(exchanged + slot * 8, ((turn - kAhead) / kExchanges) & 1);
+        const float total = sum_of_cluster(&header.cluster_sums[slot][0][0], ring.cluster);
+        const float projection = write_rstd * (total * write_rstd * p.inverse_cols);
+        const unsigned char* part = stages + std::size_t{2} * ring.part_bytes * write_stage;
+        const uint4* x_stage = reinterpret_cast<const uint4*>(part);
+        const uint4* dy_stage = reinterpret_cast<const uint4*>(part + ring.part_bytes);
+        T* dx = p.dx == nullptr ? nullptr
+                                : p.dx + (row - kAhead * row_step) * p.cols + first_vector * W;
+#pragma unroll
+        for (int j = 0; j < V; ++j) {
+          if (!slice.has(j)) continue;
+          asm volatile("" ::: "memory");
+          x[j] = x_stage[slice.vector(j)];
+          dy[j] = dy_stage[slice.vector(j)];
+          slice.write(x, dy, scale, j, write_rstd, projection, dx, sums);
+        }
+        __syncwarp();
+        if (lane == 0) barrier_arrive(empty + static_cast<unsigned>(write_stage) * 8);
+        if (++write_stage == ring.stages) write_stage = 0;
+      }
+      if (++stage == ring.stages) {
+        stage = 0;
+        parity ^= 1;
+      }
+    }
+  }
+  __syncthreads();
+  if (p.partials != nullptr) {
+    write_partial_row(sums, reinterpret_cast<float*>(stages), consumer ? 0 : 1, 1, slice.thread,
+                      kThreads, p.partials + first_row * p.pitch, [&](int j) -> std::int64_t {
+                        return slice.has(j) ? (first_vector + slice.vector(j)) * W : -1;
+                      });
+  }
+  cluster_barrier();  // no block leaves while another may still store into its memory
+#endif
+}
+
+/// Rows that start at any element. The copies take windows of whole 16-byte pieces around a row,
+/// rounded to 128 bytes where the neighbours' bytes may be read, and threads pick single elements
+/// out of shared memory: element thread + i * group_threads, so that neighbouring threads read
+/// neighbouring elements whatever the row's start. Where a window would leave the tensor, the first
+/// and last elements come one by one.
+template <class T>
+struct ElementWindows {
+  const T *x_begin, *x_end, *dy_begin,
+      *dy_end;  ///< all that may be read: first row's start to last row's end
+};
+
+/// The bytes around a row that come in one bulk copy, and where in its part of a stage they go.
+struct Window {
+  std::uintptr_t from;
+  unsigned bytes, offset;
+};
+
+/// `low` and `high` bound what may be read, rounded inwards to 16 bytes.
+__device__ __forceinline__ Window window_around(std::uintptr_t first, std::uintptr_t last,
+                                                std::uintptr_t low, std::uintptr_t high) {
+  const std::uintptr_t base = first & ~std::uintptr_t{127};
+  const std::uintptr_t from = max(base, low),
+                       until = min((last + 127) & ~std::uintptr_t{127}, high);
+  return {from, until > from ? static_cast<unsigned>(until - from) : 0,
+          static_cast<unsigned>(from - base)};
+}
+
+/// The elements of a row that its window leaves out: at most 15 bytes at the tensor's two ends.
+template <class T>
+__device__ __noinline__ void copy_edges(unsigned char* part, const T* row, std::int64_t cols,
+                                        const Window& window) {
+  const auto first = reinterpret_cast<std::uintptr_t>(row);
+  const std::uintptr_t base = first & ~std::uintptr_t{127};
+  for (int i = 0; i < 16; ++i) {
+    const std::int64_t column = i < 8 ? i : cols - 16 + i;
+    const std::uintptr_t address = first + column * sizeof(T);
+    if (address >= window.from && address < window.from + window.bytes) continue;
+    *reinterpret_cast<T*>(part + (address - base)) = row[column];
+  }
+}
+
+/// issue_rows for rows that start anywhere.
+template <class T>
+__device__ __forceinline__ void issue_windows(const BackwardParams<T>& p, const RingParams& ring,
+                                              const ElementWindows<T>& windows, RingHeader& header,
+                                              unsigned char* stages, std::int64_t first_row,
+                                              std::int64_t row_step) {
+  const int group = static_cast<int>(threadIdx.x) % 32;
+  const int rows =
+      first_row < p.rows ? static_cast<int>((p.rows - first_row + row_step - 1) / row_step) : 0;
+  const bool copies = group < ring.groups && group < rows;
+  const std::int64_t start = copies ? first_row + group * row_step : 0,
+                     step = ring.groups * row_step;
+  Pacer pacer(ring.pace, ring.groups);
+  RowCursor<T> x(p.x, start, step, 0), dy(p.dy, start, step, 0);
+  const auto up = [](const T* pointer) {
+    return (reinterpret_cast<std::uintptr_t>(pointer) + 15) & ~std::uintptr_t{15};
+  };
+  const auto down = [](const T* pointer) {
+    return reinterpret_cast<std::uintptr_t>(pointer) & ~std::uintptr_t{15};
+  };
+  const std::uintptr_t x_low = up(windows.x_begin), x_high = down(windows.x_end);
+  const std::uintptr_t dy_low = up(windows.dy_begin), dy_high = down(windows.dy_end);
+  const std::uintptr_t row_bytes = p.cols * sizeof(T);
+  const BarrierAddress full = shared_address(header.full), empty = shared_address(header.empty);
+  const std::uint32_t to = shared_address(stages);
+  int stage = 0;
+  unsigned parity = 1;  // of the round before: the first round finds every slot empty
+#pragma unroll 1
+  for (int begin = 0, turn = 0; begin < rows; begin += ring.groups, ++turn) {
+    if (group == 0) pacer.before_stage(turn);
+    __syncwarp();
+    if (copies && begin + group < rows) {
+      const unsigned slot = static_cast<unsigned>(ring.groups * stage + group);
+      const unsigned at = 2 * ring.part_bytes * slot;
+      const auto x_first = reinterpret_cast<std::uintptr_t>(x.get()),
+                 dy_first = reinterpret_cast<std::uintptr_t>(dy.get());
+      const Window x_window = window_around(x_first, x_first + row_bytes, x_low, x_high);
+      const Window dy_window = window_around(dy_first, dy_first + row_bytes, dy_low, dy_high);
+      const auto covers = [&](const Window& window, std::uintptr_t first) {
+        return window.from <= first && first + row_bytes <= window.from + window.bytes;
+      };
+      if (turn >= ring.stages) barrier_wait(empty + slot * 8, parity);
+      if (!covers(x_window, x_first)) copy_edges(stages + at, x.get(), p.cols, x_window);
+      if (!covers(dy_window, dy_first))
+        copy_edges(stages + at + ring.part_bytes, dy.get(), p.cols, dy_window);
+      barrier_arrive_expect(full + slot * 8, x_window.bytes + dy_window.bytes);
+      const auto copy = [&](unsigned to_part, const Window& window) {
+        if (window.bytes == 0) return;
+        bulk_copy(to + to_part + window.offset, reinterpret_cast<const void*>(window.from),
+                  window.bytes, full + slot * 8);
+      };
+      copy(at, x_window);
+      copy(at + ring.part_bytes, dy_window);
+      x.next();
+      dy.next();
+    }
+    __syncwarp();
+    if (++stage == ring.stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+}
+
+/// E elements of T in as few registers as they fit: two 16-bit ones share one.
+template <class T, int E>
+struct Elements {
+  static constexpr int kPerWord = 4 / static_cast<int>(sizeof(T));
+  std::uint32_t words[(E + kPerWord - 1) / kPerWord];
+
+  __device__ __forceinline__ void set(int i, T value) {
+    if constexpr (kPerWord == 1) {
+      words[i] = __float_as_uint(widen(value));
+    } else {
+      const std::uint32_t bits = *reinterpret_cast<const std::uint16_t*>(&value);
+      words[i / 2] = i % 2 == 0 ? bits : words[i / 2] | bits << 16;
+    }
+  }
+  __device__ __forceinline__ float get(int i) const {
+    if constexpr (kPerWord == 1) {
+      return __uint_as_float(words[i]);
+    } else {
+      const auto bits = static_cast<std::uint16_t>(i % 2 == 0 ? words[i / 2] : words[i / 2] >> 16);
+      return widen(*reinterpret_cast<const T*>(&bits));
+    }
+  }
+  /// Keeps the packed form in the registers, as GammaPack::pin.
+  __device__ __forceinline__ void pin() {
+#pragma unroll
+    for (std::uint32_t& word : words) asm volatile("" : "+r"(word));
+  }
+};
+
+/// kThreads per row, known here so that the columns of a thread are constants and not 32 registers.
+template <class T, class G, int E, int kThreads, bool kReread, Fault F>
+__global__ void __launch_bounds__(kThreads <= 288 ? 608 : 544, 1)
+    backward_ring_elements_kernel(BackwardParams<T> p, const G* __restrict__ gamma, RingParams ring,
+                                  ElementWindows<T> windows) {
+#if __CUDA_ARCH__ >= 900  // the policy never chooses it below
+  extern __shared__ __align__(128) unsigned char shared[];
+  RingHeader& header = *reinterpret_cast<RingHeader*>(shared);
+  unsigned char* stages = ring_start(shared);
+  const BarrierAddress full = shared_address(header.full), empty = shared_address(header.empty);
+  const int consumers = ring.groups * kThreads;
+  const int warps = kThreads / 32;
+  const int cols = static_cast<int>(p.cols);
+  const std::int64_t first_row = blockIdx.x, row_step = gridDim.x;
+
+  allow_next_kernel();
+  prepare_ring<false>(header, ring.stages * ring.groups, 1, kReread ? warps : 1);
+  wait_for_previous_kernel();
+
+  float sums[E][1] = {};
+  const int group = static_cast<int>(threadIdx.x) / kThreads;
+  const int thread = static_cast<int>(threadIdx.x) % kThreads;
+
+  if (static_cast<int>(threadIdx.x) >= consumers) {
+    issue_windows(p, ring, windows, header, stages, first_row, row_step);
+    __syncwarp();
+  } else {
+    Elements<G, E> scale;
+#pragma unroll
+    for (int i = 0; i < E; ++i) {
+      const int column = thread + i * kThreads;
+      scale.set(i, column >= cols ? G(0.0f) : gamma == nullptr ? G(1.0f) : gamma[column]);
+    }
+    const std::int64_t group_step = ring.groups * row_step;
+    std::int64_t row = first_row + group * row_step;
+    float next_rstd = row < p.rows ? p.rstd[row] : 0.0f;
+    RowCursor<T> x_row(p.x, row < p.rows ? row : 0, group_step, 0),
+        dy_row(p.dy, row < p.rows ? row : 0, group_step, 0);
+    int stage = 0;
+    unsigned parity = 0, turn = 0;
+#pragma unroll 1
+    for (; row < p.rows; row += group_step, turn ^= 1) {
+      const float rstd = next_rstd;
+      if (row + group_step < p.rows) next_rstd = p.rstd[row + group_step];
+      const unsigned slot = static_cast<unsigned>(ring.groups * stage + group);
+      const unsigned char* part = stages + 2 * ring.part_bytes * slot;
+      const T* x_stage =
+          reinterpret_cast<const T*>(part + (reinterpret_cast<std::uintptr_t>(x_row.get()) & 127));
+      const T* dy_stage = reinterpret_cast<const T*>(
+          part + ring.part_bytes + (reinterpret_cast<std::uintptr_t>(dy_row.get()) & 127));
+      x_row.next();
+      dy_row.next();
+      barrier_wait(full + slot * 8, parity);
+
+      Elements<T, kReread ? 1 : E> x, dy;
+      float dot = 0;
+      scale.pin();
+#pragma unroll
+      for (int i = 0; i < E; ++i) {
+        // A few loads at a time: the compiler would hoist them all and spill.
+        if (i % 8 == 0) asm volatile("" ::: "memory");
+        const int column = thread + i * kThreads;
+        const T x_value = column < cols ? x_stage[column] : T(0.0f);
+        const T dy_value = column < cols ? dy_stage[column] : T(0.0f);
+        if constexpr (!kReread) {
+          x.set(i, x_value);
+          dy.set(i, dy_value);
+        }
+        dot += widen(dy_value) * scale.get(i) * widen(x_value);
+      }
+      dot = lanes_sum(dot);
+      float* group_sums = header.group_sums[group][turn];
+      if (thread % 32 == 0) group_sums[thread / 32] = dot;
+      group_barrier(group, kThreads);
+      if (!kReread && thread == 0) barrier_arrive(empty + slot * 8);
+      const float projection = rstd * (sum_of_warps(group_sums) * rstd * p.inverse_cols);
+      if constexpr (!kReread) {
+        x.pin();
+        dy.pin();
+      }
+      scale.pin();
+#pragma unroll
+      for (int i = 0; i < E; ++i) {
+        if (i % 8 == 0) asm volatile("" ::: "memory");
+        const int column = thread + i * kThreads;
+        if (column >= cols) continue;
+        float xv[1], dyv[1];
+        if constexpr (kReread) {
+          xv[0] = widen(x_stage[column]);
+          dyv[0] = widen(dy_stage[column]);
+        } else {
+          xv[0] = x.get(i);
+          dyv[0] = dy.get(i);
+        }
+        const float factor[1] = {scale.get(i)};
+        float out[1];
+        backward_elements(xv, dyv, factor, rstd, projection, out, sums[i]);
+        if (p.dx != nullptr) narrow(out[0], p.dx[row * p.cols + column]);
+      }
+      if constexpr (kReread) {
+        __syncwarp();
+        if (thread % 32 == 0) barrier_arrive(empty + slot * 8);
+      }
+      if (++stage == ring.stages) {
+        stage = 0;
+        parity ^= 1;
+      }
+    }
+  }
+  __syncthreads();
+  if (p.partials == nullptr) return;
+  write_partial_row(sums, reinterpret_cast<float*>(stages), group, ring.groups, thread, kThreads,
+                    p.partials + first_row * p.pitch, [&](int i) -> std::int64_t {
+                      const int column = thread + i * kThreads;
+                      return column < p.pitch ? column : -1;
+                    });
+#endif
+}
+
+}  // namespace rmsnorm::kernels::cuda

@@ -1,0 +1,131 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/dtype.cuh"
+
+// 16 bytes at a time: the widest access of a thread, and what it takes to keep enough loads in
+// flight. Values stay packed in registers and are widened where they are used: half the registers
+// of the widened form.
+
+namespace rmsnorm::kernels::cuda {
+
+/// Elements of T in 16 bytes.
+template <class T>
+constexpr int kPack = 16 / static_cast<int>(sizeof(T));
+
+__device__ __forceinline__ void widen_pack(const uint4& packed, float (&values)[4], const float*) {
+  values[0] = __uint_as_float(packed.x);
+  values[1] = __uint_as_float(packed.y);
+  values[2] = __uint_as_float(packed.z);
+  values[3] = __uint_as_float(packed.w);
+}
+
+__device__ __forceinline__ void widen_pack(const uint4& packed, float (&values)[8],
+                                           const __nv_bfloat16*) {
+  const std::uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    values[2 * i] = __uint_as_float(words[i] << 16);
+    values[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000u);
+  }
+}
+
+__device__ __forceinline__ void widen_pack(const uint4& packed, float (&values)[8], const __half*) {
+  const std::uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(&words[i]));
+    values[2 * i] = pair.x;
+    values[2 * i + 1] = pair.y;
+  }
+}
+
+/// The elements of T in `packed` as floats.
+template <class T>
+__device__ __forceinline__ void widen_pack(const uint4& packed, float (&values)[kPack<T>]) {
+  widen_pack(packed, values, static_cast<const T*>(nullptr));
+}
+
+__device__ __forceinline__ uint4 narrow_pack(const float (&values)[4], const float*) {
+  return {__float_as_uint(values[0]), __float_as_uint(values[1]), __float_as_uint(values[2]),
+          __float_as_uint(values[3])};
+}
+
+__device__ __forceinline__ uint4 narrow_pack(const float (&values)[8], const __nv_bfloat16*) {
+  std::uint32_t words[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(values[2 * i], values[2 * i + 1]);
+    words[i] = *reinterpret_cast<const std::uint32_t*>(&pair);
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
+__device__ __forceinline__ uint4 narrow_pack(const float (&values)[8], const __half*) {
+  std::uint32_t words[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const __half2 pair = __floats2half2_rn(values[2 * i], values[2 * i + 1]);
+    words[i] = *reinterpret_cast<const std::uint32_t*>(&pair);
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
+/// Floats rounded to T and packed.
+template <class T>
+__device__ __forceinline__ uint4 narrow_pack(const float (&values)[kPack<T>]) {
+  return narrow_pack(values, static_cast<const T*>(nullptr));
+}
+
+/// gamma for the kPack<T> columns of one vector of x: in G, packed; ones where there is no gamma.
+template <class T, class G>
+struct GammaPack {
+  static constexpr int kVectors = kPack<T> / kPack<G>;
+  uint4 packed[kVectors];
+
+  __device__ __forceinline__ void load(const G* gamma, std::int64_t vector) {
+    if (gamma == nullptr) {
+      float ones[kPack<G>];
+#pragma unroll
+      for (float& one : ones) one = 1.0f;
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) packed[i] = narrow_pack<G>(ones);
+      return;
+    }
+    const uint4* source = reinterpret_cast<const uint4*>(gamma) + vector * kVectors;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) packed[i] = __ldg(source + i);
+  }
+
+  __device__ __forceinline__ void widen(float (&values)[kPack<T>]) const {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      float part[kPack<G>];
+      widen_pack<G>(packed[i], part);
+#pragma unroll
+      for (int e = 0; e < kPack<G>; ++e) values[i * kPack<G> + e] = part[e];
+    }
+  }
+
+  /// Keeps the packed form in the registers: without it the compiler widens gamma once, outside the
+  /// loop over rows, and holds twice the registers.
+  __device__ __forceinline__ void pin() {
+#pragma unroll
+    for (uint4& v : packed) asm volatile("" : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w));
+  }
+};
+
+__device__ __forceinline__ void pin(uint4& v) {
+  asm volatile("" : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w));
+}
+
+/// The sum of `value` over groups of `lanes` neighbouring lanes (a power of two), in every lane.
+__device__ __forceinline__ float lanes_sum(float value, int lanes = 32) {
+  for (int offset = lanes / 2; offset > 0; offset /= 2) {
+    value += __shfl_xor_sync(0xFFFFFFFFu, value, offset);
+  }
+  return value;
+}
+
+}  // namespace rmsnorm::kernels::cuda

@@ -1,0 +1,29 @@
+#include "kernels/cuda/rowwise.cuh"
+#include "kernels/mutants/passes.hpp"
+
+namespace rmsnorm::kernels::cuda {
+namespace {
+
+template <Fault Named>
+struct Pass {
+  static constexpr Fault fault = backward_fault(Named);
+  static std::int32_t run(const rmsnorm_backward_args* args) {
+    if constexpr (fault != Named) {
+      return Pass<Fault::none>::run(args);
+    } else {
+      if (args->workspace_bytes < row_partials_bytes(*args)) return RMSNORM_WORKSPACE;
+      return dispatch_mutant_dtypes<Types, fault>(*args, [&](auto x, auto gamma) -> std::int32_t {
+        return launch_rowwise_backward<decltype(x), decltype(gamma), fault>(*args);
+      });
+    }
+  }
+};
+
+}  // namespace
+
+BackwardPass mutant_backward(Fault fault) {
+  static constexpr auto passes = passes_of_all_faults<Pass>();
+  return passes[static_cast<std::size_t>(fault)];
+}
+
+}  // namespace rmsnorm::kernels::cuda

@@ -1,0 +1,123 @@
+#include "exercise/kill_matrix.hpp"
+
+#include <algorithm>
+#include <tuple>
+
+#include "check/check.hpp"
+#include "operator/autograd.hpp"
+#include "operator/kernels.hpp"
+
+namespace rmsnorm {
+namespace {
+
+constexpr Operation kOperations[] = {Operation::forward, Operation::backward, Operation::gamma};
+constexpr const char* kAutograd = "autograd";
+
+std::int32_t device_type(const c10::Device& device) {
+  return device.is_cuda() ? RMSNORM_CUDA : RMSNORM_CPU;
+}
+
+MutantResult try_autograd_mutant(const kernels::FaultInfo& info, const Config& config,
+                                 const c10::Device& device) {
+  MutantResult result{.info = &info, .implementation = "rms_norm", .kills = {}, .error = {}};
+  const ComparisonResult found = check_autograd(
+      mutant_operator(info.fault), default_kernels(device_type(device)), device, config.epsilon);
+  if (found.state == State::failed)
+    result.kills.push_back({kAutograd, "2x3x33-float64", found.reason});
+  if (found.state == State::error) result.error = found.reason;
+  return result;
+}
+
+}  // namespace
+
+const std::vector<std::string>& check_names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const Operation operation : kOperations) all.emplace_back(command_name(operation));
+    all.emplace_back(kAutograd);
+    return all;
+  }();
+  return names;
+}
+
+bool MutantResult::killed_by(std::string_view check) const {
+  return std::any_of(kills.begin(), kills.end(),
+                     [check](const Kill& kill) { return kill.check == check; });
+}
+
+const Kill* MutantResult::smallest() const {
+  const Kill* first = nullptr;
+  for (const Kill& kill : kills) {
+    if (first == nullptr || kill.check == name(info->check)) first = &kill;
+  }
+  return first;
+}
+
+std::string MutantResult::complaint() const {
+  const std::string mutant = std::string("mutant ") + info->name;
+  if (killed_by(name(info->check))) return {};
+  if (killed()) return mutant + " was not found by " + std::string(name(info->check));
+  if (!error.empty()) return mutant + " ended in an error, which proves nothing: " + error;
+  return mutant + " survived";
+}
+
+std::vector<Case> cases_by_size(const Config& config) {
+  std::vector<Case> cases = expand_cases(config);
+  std::stable_sort(cases.begin(), cases.end(), [](const Case& a, const Case& b) {
+    return std::pair(a.rows * a.cols, a.rows) < std::pair(b.rows * b.cols, b.rows);
+  });
+  return cases;
+}
+
+MutantResult try_mutant(const kernels::FaultInfo& info, const std::vector<Case>& cases,
+                        const Config& config, const c10::Device& device,
+                        const std::function<void()>& tick) {
+  if (info.pass == kernels::FaultPass::autograd) {
+    tick();
+    return try_autograd_mutant(info, config, device);
+  }
+  MutantResult result{.info = &info, .implementation = "rowwise", .kills = {}, .error = {}};
+  const std::string subject = std::string("mutant:") + info.name;
+  InProcessRunner runner({subject, &mutant_table(info.name, device_type(device)), nullptr});
+  for (const Operation operation : kOperations) {
+    for (const Case& problem : cases) {
+      tick();
+      const ComparisonResult found = check_case(operation, problem, runner, config, device);
+      if (found.state == State::error && result.error.empty())
+        result.error = problem.name() + ": " + found.reason;
+      if (found.state != State::failed) continue;
+      result.kills.push_back({std::string(command_name(operation)), problem.name(), found.reason});
+      break;
+    }
+  }
+  return result;
+}
+
+ControlResult try_control(const std::string& implementation, const std::vector<Case>& cases,
+                          const Config& config, const c10::Device& device,
+                          const std::function<void()>& tick) {
+  ControlResult result{.implementation = implementation, .judged = 0, .false_alarms = {}};
+  InProcessRunner runner(find_subject(implementation, device_type(device)));
+  for (const Operation operation : kOperations) {
+    for (const Case& problem : cases) {
+      tick();
+      const ComparisonResult found = check_case(operation, problem, runner, config, device);
+      if (found.state == State::skipped || found.state == State::unimplemented) continue;
+      ++result.judged;
+      if (found.state != State::passed)
+        result.false_alarms.push_back(
+            {std::string(command_name(operation)), problem.name(), found.reason});
+    }
+  }
+  return result;
+}
+
+ControlResult try_operator_control(const Config& config, const c10::Device& device) {
+  ControlResult result{.implementation = "rms_norm", .judged = 1, .false_alarms = {}};
+  const ComparisonResult found =
+      check_autograd(rms_norm_with, default_kernels(device_type(device)), device, config.epsilon);
+  if (found.state != State::passed) result.false_alarms.push_back({kAutograd, "", found.reason});
+  return result;
+}
+
+}  // namespace rmsnorm

@@ -1,0 +1,112 @@
+#include "check/check.hpp"
+
+#include "operator/kernels.hpp"
+#include "reference/tensor_tables.hpp"
+#include "support/catch.hpp"
+#include "support/device.hpp"
+
+// The CUDA tables through the check path.
+
+namespace rmsnorm::test {
+namespace {
+
+constexpr Operation kOperations[] = {Operation::forward, Operation::backward, Operation::gamma};
+constexpr Dtype kDtypes[] = {Dtype::float64, Dtype::float32, Dtype::float16, Dtype::bfloat16};
+constexpr Layout kLayouts[] = {Layout::contiguous, Layout::offset, Layout::row_strided,
+                               Layout::heads, Layout::expanded_dy};
+constexpr GammaKind kGammas[] = {GammaKind::same, GammaKind::float32, GammaKind::none};
+
+/// The built-in CUDA kernels that there are.
+std::vector<const rmsnorm_implementation*> built_in_tables() {
+  std::vector<const rmsnorm_implementation*> tables;
+  for (const char* name : {"rowwise", "tuned"}) {
+    if (const auto* table = find_kernels(name, RMSNORM_CUDA)) tables.push_back(table);
+  }
+  return tables;
+}
+
+Config config() {
+  Config config;
+  config.tolerance[Dtype::float64] = {.atol = 1e-12, .rtol = 1e-12};
+  config.tolerance[Dtype::float32] = {.atol = 1e-5, .rtol = 1e-4};
+  config.tolerance[Dtype::float16] = {.atol = 3e-3, .rtol = 3e-3};
+  config.tolerance[Dtype::bfloat16] = {.atol = 2e-2, .rtol = 2e-2};
+  return config;
+}
+
+void check_passes(const rmsnorm_implementation& table, Operation operation, const Case& problem) {
+  InProcessRunner runner({table.name, &table, nullptr});
+  const ComparisonResult result = check_case(operation, problem, runner, config(), test_device());
+  CAPTURE(table.name, problem.name(), command_name(operation), result.reason);
+  const bool nothing = operation == Operation::gamma && problem.gamma == GammaKind::none;
+  CHECK(name(result.state) == name(nothing ? State::skipped : State::passed));
+}
+
+bool is_case(Dtype dtype, GammaKind gamma) {
+  return gamma != GammaKind::float32 || size_bytes(dtype) == 2;
+}
+
+TEST_CASE("CUDA kernels pass on every layout, gamma and input", "[check]") {
+  auto tables = built_in_tables();
+  REQUIRE_FALSE(tables.empty());
+  tables.push_back(find_tensor_table("reference", RMSNORM_CUDA));
+  for (const rmsnorm_implementation* table : tables) {
+    for (const Dtype dtype : kDtypes) {
+      for (const Layout layout : kLayouts) {
+        for (const GammaKind gamma : kGammas) {
+          if (!is_case(dtype, gamma)) continue;
+          for (const InputKind inputs : {InputKind::normal, InputKind::scaled}) {
+            for (const Operation operation : kOperations) {
+              check_passes(*table, operation, {12, 257, dtype, layout, gamma, inputs});
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("CUDA kernels pass on both sides of every tile edge", "[check]") {
+  for (const rmsnorm_implementation* table : built_in_tables()) {
+    for (const Dtype dtype : kDtypes) {
+      for (const std::int64_t cols :
+           {1,   2,   31,   32,   33,   127,  128,  129,  255,  256,  257, 511,
+            512, 513, 1023, 1024, 1025, 2047, 2048, 2049, 4095, 4096, 4097}) {
+        for (const Operation operation : kOperations) {
+          check_passes(*table, operation, {3, cols, dtype});
+        }
+      }
+      for (const std::int64_t rows : {1, 2, 31, 32, 33, 127, 128, 129, 1000}) {
+        for (const Operation operation : kOperations) {
+          check_passes(*table, operation, {rows, 65, dtype});
+        }
+      }
+    }
+  }
+}
+
+// For compute-sanitizer, under which all is some hundred times slower: small, ragged, misaligned,
+// strided. Operation::gamma runs the forward and both halves of the backward.
+TEST_CASE("Small ragged cases for the sanitizers", "[.sanitizer]") {
+  const std::pair<std::int64_t, std::int64_t> shapes[] = {
+      {1, 1}, {3, 31}, {6, 257}, {17, 33}, {2, 1030}};
+  for (const rmsnorm_implementation* table : built_in_tables()) {
+    std::size_t next = 0;
+    for (const Dtype dtype : kDtypes) {
+      for (const Layout layout : kLayouts) {
+        // Each layout meets each shape over the dtypes.
+        const auto& [rows, cols] = shapes[(next + next / 5) % 5];
+        ++next;
+        check_passes(*table, Operation::gamma, {rows, cols, dtype, layout});
+      }
+      check_passes(*table, Operation::backward,
+                   {5, 33, dtype, Layout::contiguous, GammaKind::none});
+      if (size_bytes(dtype) == 2) {
+        check_passes(*table, Operation::gamma, {5, 33, dtype, Layout::offset, GammaKind::float32});
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rmsnorm::test

@@ -1,0 +1,76 @@
+#include <set>
+#include <string>
+
+#include "core/config.hpp"
+#include "exercise/demonstration.hpp"
+#include "exercise/kill_matrix.hpp"
+#include "support/catch.hpp"
+
+using namespace rmsnorm;
+
+namespace {
+
+Config mutants_config() {
+  return read_config(RMSNORM_SOURCE_DIR "/configs/mutants.yaml");
+}
+
+const c10::Device device(c10::kCPU);
+const auto no_tick = [] {};
+
+std::string described(const ControlResult& control) {
+  std::string text = control.implementation;
+  for (const Kill& alarm : control.false_alarms)
+    text += "\n" + alarm.check + " " + alarm.case_name + ": " + alarm.reason;
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("every mutant is found by the check that concerns it, and every check is needed",
+          "[matrix]") {
+  const Config config = mutants_config();
+  const std::vector<Case> cases = cases_by_size(config);
+  std::set<std::string> needed;
+  for (const kernels::FaultInfo& info : kernels::kFaults) {
+    const MutantResult result = try_mutant(info, cases, config, device, no_tick);
+    CAPTURE(info.name);
+    CHECK(result.complaint() == "");
+    if (result.kills.size() == 1) needed.insert(result.kills.front().check);
+  }
+  for (const std::string& check : check_names()) {
+    CAPTURE(check);
+    CHECK(needed.count(check) == 1);
+  }
+}
+
+TEST_CASE("right kernels pass the mutants' grid under five seeds", "[alarms]") {
+  Config config = mutants_config();
+  const std::vector<Case> cases = cases_by_size(config);
+  for (const std::uint64_t seed : {1u, 2u, 3u, 20240601u, 4294967295u}) {
+    config.seed = seed;
+    for (const std::string name : {"rowwise", "reference", "mutant:none"}) {
+      const ControlResult control = try_control(name, cases, config, device, no_tick);
+      INFO("seed " << seed << ", " << described(control));
+      CHECK(control.judged >= static_cast<std::int64_t>(cases.size() * 2));
+      CHECK(control.false_alarms.empty());
+    }
+  }
+  CHECK(described(try_operator_control(config, device)) == "rms_norm");
+}
+
+TEST_CASE("a row of 257 ones shows the block's width as denominator and one of 256 hides it",
+          "[demonstration]") {
+  const OnesRow shown = compute_ones_row(257, 1e-6, device);
+  CHECK(shown.width == 512);
+  CHECK(shown.y == Approx(0.9999995).margin(1e-7));
+  CHECK(shown.faulty_y == Approx(1.411458).margin(1e-6));
+  CHECK(shown.faulty_mean == 0.501953125);
+  CHECK(shown.faulty_denominator == Approx(0.708487).margin(1e-6));
+  CHECK(shown.truth() == Hypothesis::larger);
+  CHECK(std::abs(shown.dx) < 1e-5);
+  CHECK(shown.faulty_dx > 0.4);
+  const OnesRow hidden = compute_ones_row(256, 1e-6, device);
+  CHECK(hidden.y == hidden.faulty_y);
+  CHECK(hidden.dx == hidden.faulty_dx);
+  CHECK(hidden.truth() == Hypothesis::same);
+}

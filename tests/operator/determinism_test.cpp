@@ -1,0 +1,65 @@
+#include <torch/csrc/autograd/autograd.h>
+
+#include "rmsnorm/functional.hpp"
+#include "support/catch.hpp"
+#include "support/tensors.hpp"
+
+namespace rmsnorm::test {
+namespace {
+
+constexpr std::int64_t kRows = 257;
+
+TEST_CASE("The bits of a row of y do not depend on the other rows", "[determinism]") {
+  for (const at::ScalarType type : all_types()) {
+    for (const std::int64_t cols : {1, 31, 32, 33, 256, 257, 1000, 4096}) {
+      CAPTURE(text(type), cols);
+      const at::Tensor gamma = random({cols}, type, 2);
+      at::Tensor x = random({kRows, cols}, type);
+      // The same row first and last: 256 rows further, so equally aligned.
+      x[kRows - 1].copy_(x[0]);
+      const at::Tensor y = functional::rms_norm(x, gamma);
+      CHECK(same_bits(y[0], y[kRows - 1]));
+      for (const std::int64_t m :
+           {std::int64_t{0}, std::int64_t{1}, std::int64_t{100}, kRows - 1}) {
+        CAPTURE(m);
+        // Read in place, hence with the alignment it had among the others.
+        const at::Tensor alone = functional::rms_norm(x.narrow(0, m, 1), gamma);
+        CHECK(same_bits(alone[0], y[m]));
+      }
+      const at::Tensor part = functional::rms_norm(x.narrow(0, 0, 64), gamma);
+      CHECK(same_bits(part, y.narrow(0, 0, 64)));
+      at::Tensor others = random({kRows, cols}, type, 3) * 100;
+      others[0].copy_(x[0]);
+      CHECK(same_bits(functional::rms_norm(others, gamma)[0], y[0]));
+    }
+  }
+}
+
+TEST_CASE("Gradients have the same bits in 100 runs", "[determinism]") {
+  struct Problem {
+    std::int64_t rows, cols;
+    at::ScalarType type;
+  };
+  const Problem problems[] = {{257, 65, at::kFloat},
+                              {33, 1000, at::kHalf},
+                              {1000, 31, at::kBFloat16},
+                              {64, 33, at::kDouble}};
+  for (const Problem& problem : problems) {
+    CAPTURE(problem.rows, problem.cols, text(problem.type));
+    const at::Tensor x = random({problem.rows, problem.cols}, problem.type).requires_grad_();
+    const at::Tensor gamma = random({problem.cols}, problem.type, 2).requires_grad_();
+    const at::Tensor dy = random({problem.rows, problem.cols}, problem.type, 3);
+    const at::Tensor y = functional::rms_norm(x, gamma);
+    const auto want = torch::autograd::grad({y}, {x, gamma}, {dy}, true);
+    int different = 0;
+    for (int run = 0; run < 100; ++run) {
+      const auto got = torch::autograd::grad({y}, {x, gamma}, {dy}, true);
+      different += !same_bits(got[0], want[0]) + !same_bits(got[1], want[1]) +
+                   !same_bits(functional::rms_norm(x, gamma), y);
+    }
+    CHECK(different == 0);
+  }
+}
+
+}  // namespace
+}  // namespace rmsnorm::test
