@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs on a GPU what only a GPU can show, and writes reports. Builds nothing and needs no network.
-# Usage: scripts/gpu.sh OUTDIR [STEP]...   steps: tests checks mutants sanitizer (default: all, in this order), benchmark
+# Usage: scripts/gpu.sh OUTDIR [STEP]...   steps: tests checks mutants train sanitizer (default: all, in this order), benchmark
 #   RMSNORM_BIN=DIR           holds rmsnorm, rmsnorm_gpu_tests and rmsnorm_bench_gpu_tests (default build/cuda/bin)
 #   RMSNORM_LIBTORCH=DIR      holds lib/libtorch.so; else LIBTORCH, else the torch of python3, else the binaries' own RPATH
 #   RMSNORM_COMMIT=ID         when the tree was copied here without its git history
@@ -13,7 +13,7 @@ set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-readonly default_steps=(tests checks mutants sanitizer)
+readonly default_steps=(tests checks mutants train sanitizer)
 readonly sanitizer_exit=9
 # Relative to the root: reports echo their command line, which must read the same on every machine.
 readonly reports=outputs/gpu-run
@@ -40,6 +40,23 @@ step_checks() {
 step_mutants() {
   record exercise-mutants "$bin/rmsnorm" exercise --mutants all --config configs/mutants.yaml --device cuda \
     --out "$reports"
+}
+
+# The kernels in learning, and the same run killed half-way and resumed: equal to the last bit.
+step_train() {
+  local config=(--config configs/minimum.yaml --device cuda --out "$reports")
+  record train "$bin/rmsnorm" train-integration "${config[@]}" --artifacts "$scratch/whole"
+  record train-half "$bin/rmsnorm" train-integration --config configs/minimum.yaml --device cuda --steps 50 \
+    --out "$scratch/half-report" --artifacts "$scratch/half"
+  record train-resumed "$bin/rmsnorm" train-integration --config configs/minimum.yaml --device cuda --resume \
+    --out "$scratch/resumed-report" --artifacts "$scratch/half"
+  record losses-equal same_losses "$reports/train-integration.json" "$scratch/resumed-report/train-integration.json"
+}
+
+same_losses() {
+  local losses
+  losses=$(for file in "$@"; do grep -A100000 '"losses"' "$file" | tr -d ' \n' | grep -o '"losses":{[^}]*}'; done)
+  [[ $(printf '%s\n' "$losses" | sort -u | wc -l) == 1 ]] && [[ $(printf '%s\n' "$losses" | wc -l) == 2 ]]
 }
 
 # Not among the default steps: minutes of one GPU, which nothing else may use meanwhile.
