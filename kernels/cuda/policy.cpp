@@ -149,7 +149,9 @@ BackwardPlan ring_plan(const Problem& p, const Device& device) {
                                 : plan.cluster == 2 ? device.sms / 2
                                 : plan.cluster == 4 ? device.sms / 4 - 3
                                                     : device.sms / plan.cluster - 1;
-  const int rings = even_blocks(p.rows, plan.groups, std::max<std::int64_t>(1, resident));
+  const std::int64_t affordable = kMaxPartialBytes / (partial_pitch(p.cols) * 4);
+  const int rings =
+      even_blocks(p.rows, plan.groups, std::max<std::int64_t>(1, std::min(resident, affordable)));
   plan.blocks = rings * plan.cluster;
   plan.partial_rows = p.wants_dgamma ? rings : 0;
   if (!p.wants_dgamma) plan.pace = 0;  // the kernel that puts the count back to zero does not run
