@@ -47,7 +47,7 @@ cudaError_t launch_forward(const rmsnorm_forward_args& args, const ForwardPlan& 
                              args.rows,
                              args.cols,
                              static_cast<float>(args.eps),
-                             static_cast<float>(1.0 / static_cast<double>(args.cols))};
+                             static_cast<float>(args.cols)};
     switch (plan.path) {
       case ForwardPath::lanes: {
         const std::int64_t rows_per_block = plan.threads / plan.lanes * plan.rows;
