@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs on a GPU what only a GPU can show, and writes reports. Builds nothing and needs no network.
-# Usage: scripts/gpu.sh OUTDIR [STEP]...   steps: tests checks mutants sanitizer (default: all, in this order)
-#   RMSNORM_BIN=DIR           holds rmsnorm and rmsnorm_gpu_tests (default build/cuda/bin)
+# Usage: scripts/gpu.sh OUTDIR [STEP]...   steps: tests checks mutants train sanitizer (default: all, in this order), benchmark
+#   RMSNORM_BIN=DIR           holds rmsnorm, rmsnorm_gpu_tests and rmsnorm_bench_gpu_tests (default build/cuda/bin)
 #   RMSNORM_LIBTORCH=DIR      holds lib/libtorch.so; else LIBTORCH, else the torch of python3, else the binaries' own RPATH
 #   RMSNORM_COMMIT=ID         when the tree was copied here without its git history
 #   RMSNORM_STEP_TIMEOUT=SEC  per command (default 300): one that hangs must not take the others' time
@@ -13,7 +13,7 @@ set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-readonly default_steps=(tests checks mutants sanitizer)
+readonly default_steps=(tests checks mutants train sanitizer)
 readonly sanitizer_exit=9
 # Relative to the root: reports echo their command line, which must read the same on every machine.
 readonly reports=outputs/gpu-run
@@ -22,7 +22,10 @@ names=() codes=() seconds=() errors=()
 
 # ---- the steps: a new one is one more function step_NAME ----
 
-step_tests() { record gpu-tests "$bin/rmsnorm_gpu_tests" -w NoTests; }
+step_tests() {
+  record gpu-tests "$bin/rmsnorm_gpu_tests" -w NoTests
+  record bench-gpu-tests "$bin/rmsnorm_bench_gpu_tests" -w NoTests
+}
 
 step_checks() {
   local operation
@@ -37,6 +40,27 @@ step_checks() {
 step_mutants() {
   record exercise-mutants "$bin/rmsnorm" exercise --mutants all --config configs/mutants.yaml --device cuda \
     --out "$reports"
+}
+
+# The kernels in learning, and the same run killed half-way and resumed: equal to the last bit.
+step_train() {
+  local config=(--config configs/minimum.yaml --device cuda --out "$reports")
+  record train "$bin/rmsnorm" train-integration "${config[@]}" --artifacts "$scratch/whole"
+  record train-half "$bin/rmsnorm" train-integration --config configs/minimum.yaml --device cuda --steps 50 \
+    --out "$scratch/half-report" --artifacts "$scratch/half"
+  record train-resumed "$bin/rmsnorm" train-integration --config configs/minimum.yaml --device cuda --resume \
+    --out "$scratch/resumed-report" --artifacts "$scratch/half"
+  record losses-equal cmp <(losses "$reports/train-integration.json") \
+    <(losses "$scratch/resumed-report/train-integration.json")
+}
+
+# The losses of a report, one line; fails the comparison when there are none.
+losses() { tr -d ' \n' <"$1" | grep -o '"losses":{[^}]*}' || printf 'no losses in %s\n' "$1"; }
+
+# Not among the default steps: minutes of one GPU, which nothing else may use meanwhile.
+step_benchmark() {
+  RMSNORM_STEP_TIMEOUT=${RMSNORM_STEP_TIMEOUT:-540} record benchmark "$bin/rmsnorm" benchmark \
+    --config configs/benchmark.yaml --device cuda --out "$reports"
 }
 
 step_sanitizer() {
@@ -172,7 +196,7 @@ print_table() {
 deliver() {
   cp "$scratch/gpu.log" "$scratch/gpu-summary.json" "$out/"
   local report
-  for report in "$reports"/*.json; do
+  for report in "$reports"/*.{json,md}; do
     [[ ! -e $report ]] || cp "$report" "$out/"
   done
 }

@@ -84,10 +84,9 @@ BackwardPlan lanes_plan(const Problem& p, const Device& device) {
   plan.vectors = static_cast<int>(power_of_two_at_least(ceil_div(accesses, plan.lanes)));
   plan.group_threads = 256;
   const std::int64_t rows_per_block = plan.group_threads / plan.lanes;
-  // Several blocks for every place on the chip, so that the hardware can even out what SMs far from
-  // the memory take longer for; their partial rows are short.
+  // As many blocks as the registers let be resident.
   const std::int64_t blocks =
-      std::min<std::int64_t>(12 * device.sms, ceil_div(p.rows, 4 * rows_per_block));
+      std::min<std::int64_t>(2 * device.sms, ceil_div(p.rows, 4 * rows_per_block));
   plan.blocks = static_cast<int>(std::max<std::int64_t>(1, blocks));
   plan.partial_rows = p.wants_dgamma ? plan.blocks : 0;
   return plan;
@@ -112,7 +111,7 @@ BackwardPlan ring_plan(const Problem& p, const Device& device) {
     plan.pace = 1.0f;
   } else if (vectors <= 256) {
     plan.vectors = 2;
-    plan.groups = vectors <= 128 ? 8 : 4;
+    plan.groups = vectors <= 64 ? 15 : vectors <= 128 ? 7 : 3;
   } else if (vectors <= 512) {
     plan.vectors = 2;
     plan.groups = 2;
@@ -122,17 +121,15 @@ BackwardPlan ring_plan(const Problem& p, const Device& device) {
     most_stages = 4;
     plan.pace = 0.5f;
   } else {
-    // Four vectors per thread read x and dy twice from shared memory; a float32 gamma beside 16-bit
-    // x takes the registers for that from 512 threads, so such rows go to two blocks.
-    const bool wide_gamma = p.gamma_bytes > p.element_bytes;
+    // Four vectors per thread read x and dy twice from shared memory. Longer rows, and these beside
+    // a float32 gamma that would take the registers, go to clusters: of two vectors per thread
+    // while eight blocks are enough.
     plan.vectors = 4;
     plan.group_threads = kMaxBlockThreads;
-    most_stages = 3;
     plan.pace = 0.25f;
-    if (wide_gamma || vectors > 2048) {
-      // Two blocks of 256 threads per SM hide each other's exchange; one of 512 where the cluster
-      // would be too large.
-      plan.group_threads = ceil_div(vectors, 4 * 256) <= 8 ? 256 : kMaxBlockThreads;
+    if (p.gamma_bytes > p.element_bytes || vectors > 2048) {
+      plan.vectors = ceil_div(vectors, 2 * kMaxBlockThreads) <= 8 ? 2 : 4;
+      most_stages = plan.vectors == 2 ? 6 : 3;
       plan.cluster = 2;
       while (ceil_div(vectors, plan.cluster) > plan.vectors * plan.group_threads) plan.cluster *= 2;
       plan.pace = 0;
@@ -141,19 +138,20 @@ BackwardPlan ring_plan(const Problem& p, const Device& device) {
   if (p.aligned && vectors <= 1024) {
     plan.group_threads = static_cast<int>(round_up(ceil_div(vectors, plan.vectors), kWarp));
   }
-  const std::int64_t blocks_per_sm = plan.cluster > 1 && plan.group_threads == 256 ? 2 : 1;
+  most_stages = std::min(most_stages, kMaxRingSlots / plan.groups);
   const std::int64_t ring_bytes =
-      (std::min<std::int64_t>(kSharedBytesPerSm, device.shared_bytes) - 1024) / blocks_per_sm -
-      kRingHeaderBytes - 128;
+      std::min<std::int64_t>(kSharedBytesPerSm, device.shared_bytes) - kRingHeaderBytes - 128;
   plan.stages = static_cast<int>(std::clamp<std::int64_t>(
       ring_bytes / (2 * plan.groups * ring_part_bytes(p, plan)), 2, most_stages));
   // Clusters of 4 and more do not tile the processor clusters of the chip: fewer are resident than
   // blocks alone.
-  const std::int64_t slots = blocks_per_sm * device.sms;
-  const std::int64_t resident = plan.cluster == 1   ? slots
-                                : plan.cluster == 2 ? slots / 2
-                                                    : slots / plan.cluster - blocks_per_sm;
-  const int rings = even_blocks(p.rows, plan.groups, std::max<std::int64_t>(1, resident));
+  const std::int64_t resident = plan.cluster == 1   ? device.sms
+                                : plan.cluster == 2 ? device.sms / 2
+                                : plan.cluster == 4 ? device.sms / 4 - 3
+                                                    : device.sms / plan.cluster - 1;
+  const std::int64_t affordable = kMaxPartialBytes / (partial_pitch(p.cols) * 4);
+  const int rings =
+      even_blocks(p.rows, plan.groups, std::max<std::int64_t>(1, std::min(resident, affordable)));
   plan.blocks = rings * plan.cluster;
   plan.partial_rows = p.wants_dgamma ? rings : 0;
   if (!p.wants_dgamma) plan.pace = 0;  // the kernel that puts the count back to zero does not run
@@ -190,14 +188,14 @@ ForwardPlan plan_forward(const Problem& p, const Device& device) {
     plan.threads = static_cast<int>(round_up(ceil_div(vectors, plan.vectors), kWarp));
     return plan;
   }
-  // Slices of at most 32 KB: six blocks fit an SM, so that one loads while another exchanges and a
-  // third writes.
-  constexpr std::int64_t kSliceVectors = 2048;
+  // Slices of at most 64 KB: three blocks fit an SM, so that one loads while another exchanges and
+  // a third writes.
+  constexpr std::int64_t kSliceVectors = 4096;
   const std::int64_t cluster = power_of_two_at_least(ceil_div(vectors, kSliceVectors));
   if (p.aligned && device.compute_capability >= 90 && cluster <= device.max_cluster) {
     plan.path = ForwardPath::cluster;
     plan.cluster = static_cast<int>(cluster);
-    plan.threads = 256;
+    plan.threads = 512;
     return plan;
   }
   plan.path = p.aligned ? ForwardPath::two_pass : ForwardPath::any;
@@ -209,7 +207,7 @@ BackwardPlan plan_backward(const Problem& p, const Device& device) {
   const std::int64_t bytes = p.rows * row_bytes(p);
   if (p.float64 || (p.rows <= kSplitMaxRows && bytes <= kSplitMaxBytes))
     return split_plan(p, device);
-  if (p.aligned ? row_vectors(p) <= 2 * kWarp : p.cols <= kWarp * kLaneElements)
+  if (p.aligned ? row_vectors(p) <= kWarp : p.cols <= kWarp * kLaneElements)
     return lanes_plan(p, device);
   if (!ring_takes(p, device)) return split_plan(p, device);
   const BackwardPlan ring = ring_plan(p, device);

@@ -76,8 +76,11 @@ constexpr std::int64_t partial_pitch(std::int64_t cols) {
   return (cols + 3) / 4 * 4;
 }
 
+/// Rows that the stages of a ring hold for all groups together.
+constexpr std::int64_t kMaxRingSlots = 48;
+
 /// What comes before the stages in a ring block's shared memory: barriers and sums.
-constexpr std::size_t kRingHeaderBytes = 5120;
+constexpr std::size_t kRingHeaderBytes = 7168;
 
 /// Bytes of a stage for x, and as many for dy: a block's slice of a row, or the window around one.
 std::uint32_t ring_part_bytes(const Problem& problem, const BackwardPlan& plan);

@@ -76,7 +76,7 @@ constexpr int kLanesBlock = 256;
 /// flight. Persistent: dgamma's sums stay in registers, a lane group of the block at the end, one
 /// partial row per block.
 template <class T, class G, int W, int V, int U, Fault F>
-__global__ void __launch_bounds__(kLanesBlock, W > 1 && V == 1 ? 3 : 2)
+__global__ void __launch_bounds__(kLanesBlock, 2)
     backward_lanes_kernel(BackwardParams<T> p, const G* __restrict__ gamma, int lanes) {
   using A = Access<T, W>;
   __shared__ float fold[kLanesBlock / 32][32 * V * W];
@@ -272,7 +272,7 @@ __device__ void split_dgamma_columns(const BackwardParams<T>& p, std::int64_t fi
                                      std::int64_t width, Out* out) {
   using AccessT = Access<T, W>;
   using A = accumulation_t<T>;
-  constexpr int kUnroll = 8;
+  constexpr int kUnroll = 4;
   __shared__ A fold[kSplitThreads / 32][32 * W];
   const int slots = kSplitThreads / column_threads;
   const int slot = static_cast<int>(threadIdx.x) / column_threads,

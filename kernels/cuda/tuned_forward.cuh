@@ -158,10 +158,10 @@ __global__ void __launch_bounds__(512)
 /// thread copies the block's slice into shared memory, so that no register waits for a load and six
 /// blocks fit an SM; the blocks exchange their sums of squares through each other's shared memory.
 template <class T, class G, Fault F>
-__global__ void __launch_bounds__(256, 6)
+__global__ void __launch_bounds__(512, 3)
     forward_cluster_kernel(ForwardParams<T> p, const G* __restrict__ gamma, int cluster) {
 #if __CUDA_ARCH__ >= 900  // the policy never chooses it below
-  constexpr int W = kPack<T>, kThreads = 256, kWarps = kThreads / 32, kMaxCluster = 16;
+  constexpr int W = kPack<T>, kThreads = 512, kWarps = kThreads / 32, kMaxCluster = 16;
   extern __shared__ __align__(128) unsigned char slice_bytes[];
   __shared__ std::uint64_t barriers[2];
   __shared__ float sums[kMaxCluster][kWarps];

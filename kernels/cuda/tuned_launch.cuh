@@ -130,7 +130,8 @@ cudaError_t launch_ring(const rmsnorm_backward_args& args, const BackwardPlan& p
   Launch launch = launch_of(context, plan.blocks, plan.groups * plan.group_threads + 32);
   launch.shared_bytes = ring_shared_bytes(problem, plan);
   launch.cluster = plan.cluster;
-  RingParams ring{plan.groups, plan.group_threads, plan.stages, plan.cluster, 0, 0, plan.pace};
+  RingParams ring{plan.groups, plan.group_threads, plan.stages, plan.cluster, 0, 0,
+                  false,       plan.pace};
   if (!context.aligned) {
     ring.part_bytes = ring_part_bytes(problem, plan);
     const ElementWindows<T> windows = windows_of<T>(args);
@@ -154,25 +155,35 @@ cudaError_t launch_ring(const rmsnorm_backward_args& args, const BackwardPlan& p
   }
   ring.part_bytes = ring_part_bytes(problem, plan);
   ring.slice = ring.part_bytes / 16;
-  if (plan.cluster > 1 && plan.group_threads == 256) {
-    return launch_kernel<backward_ring_cluster_kernel<T, G, 256, 2, F>>(launch, limit, p, gamma,
-                                                                        ring);
-  }
   if (plan.cluster > 1) {
-    return launch_kernel<backward_ring_cluster_kernel<T, G, 512, 1, F>>(launch, limit, p, gamma,
+    if (plan.vectors == 2) {
+      return launch_kernel<backward_ring_cluster_kernel<T, G, 2, 2, F>>(launch, limit, p, gamma,
                                                                         ring);
+    }
+    return launch_kernel<backward_ring_cluster_kernel<T, G, 4, 1, F>>(launch, limit, p, gamma,
+                                                                      ring);
   }
-  const bool exact = args.cols == std::int64_t{plan.group_threads} * plan.vectors * kPack<T>;
+  const bool exact = launch.threads <= 512 &&
+                     args.cols == std::int64_t{plan.group_threads} * plan.vectors * kPack<T>;
+  const auto dense = [&](const rmsnorm_rows& rows) {
+    return rows.inner_stride == args.cols &&
+           (rows.inner_rows >= args.rows || rows.outer_stride == rows.inner_rows * args.cols);
+  };
+  ring.together = plan.groups >= 3 && dense(args.x) && dense(args.dy);
   if (plan.vectors == 4) {
-    return launch_kernel<backward_ring_kernel<T, G, 4, true, false, F>>(launch, limit, p, gamma,
-                                                                        ring);
+    return launch_kernel<backward_ring_kernel<T, G, 4, true, false, false, F>>(launch, limit, p,
+                                                                               gamma, ring);
+  }
+  if (plan.group_threads == 32) {
+    return launch_kernel<backward_ring_kernel<T, G, 2, false, false, true, F>>(launch, limit, p,
+                                                                               gamma, ring);
   }
   if (exact) {
-    return launch_kernel<backward_ring_kernel<T, G, 2, false, true, F>>(launch, limit, p, gamma,
-                                                                        ring);
+    return launch_kernel<backward_ring_kernel<T, G, 2, false, true, false, F>>(launch, limit, p,
+                                                                               gamma, ring);
   }
-  return launch_kernel<backward_ring_kernel<T, G, 2, false, false, F>>(launch, limit, p, gamma,
-                                                                       ring);
+  return launch_kernel<backward_ring_kernel<T, G, 2, false, false, false, F>>(launch, limit, p,
+                                                                              gamma, ring);
 }
 
 template <class T, class G, Fault F>
@@ -223,11 +234,7 @@ cudaError_t launch_lanes(const rmsnorm_backward_args& args, const BackwardPlan& 
   const std::size_t limit = context.device.shared_bytes;
   const G* gamma = static_cast<const G*>(args.gamma);
   if (context.aligned) {
-    if (plan.vectors == 1) {
-      return launch_kernel<backward_lanes_kernel<T, G, kPack<T>, 1, 2, F>>(launch, limit, p, gamma,
-                                                                           plan.lanes);
-    }
-    return launch_kernel<backward_lanes_kernel<T, G, kPack<T>, 2, 1, F>>(launch, limit, p, gamma,
+    return launch_kernel<backward_lanes_kernel<T, G, kPack<T>, 1, 4, F>>(launch, limit, p, gamma,
                                                                          plan.lanes);
   }
   return with_constant<1, 2, 4, 8>(plan.vectors, [&](auto v) {

@@ -24,19 +24,19 @@ static __device__ unsigned ring_pace_count;  // rows issued by all blocks of the
 struct RingParams {
   int groups, group_threads, stages, cluster;
   std::int64_t slice;        ///< vectors of a row per block of a cluster
-  std::uint32_t part_bytes;  ///< of a stage, for x; as much again for dy
+  std::uint32_t part_bytes;  ///< of a row in a stage; as much again for dy
+  bool together;             ///< the rows of a stage are one piece of memory and come in one copy
   float pace;
 };
 
-constexpr int kMaxStages = 24;
-constexpr int kRingMaxGroups = 8;
+constexpr int kRingMaxGroups = 16;
 constexpr int kRingMaxCluster = 16;
 constexpr int kRingMaxWarps = 16;  // of a group
-constexpr int kExchanges = 4;      // turns of a cluster that may be under way at once
+constexpr int kExchanges = 6;      // turns of a cluster that may be under way at once
 
 /// The start of a ring block's shared memory; the stages follow, at a multiple of 128 bytes.
 struct RingHeader {
-  std::uint64_t full[kMaxStages], empty[kMaxStages], exchanged[kExchanges];
+  std::uint64_t full[kMaxRingSlots], empty[kMaxRingSlots], exchanged[kExchanges];
   union {
     float group_sums[kRingMaxGroups][2][kRingMaxWarps];
     float cluster_sums[kExchanges][kRingMaxCluster][kRingMaxWarps];
@@ -223,6 +223,34 @@ struct RingSlice {
   }
 };
 
+/// Where a block's rows lie in the tensor and in the ring. A stage holds x of a row for every
+/// group, then dy. Short rows of a dense tensor come together: neighbouring rows, one copy, one
+/// barrier for all groups, since a copy of less than 4 KB costs as much as one of 4. Other rows are
+/// dealt out one by one over the blocks.
+struct RingLayout {
+  int groups, group;
+  std::uint32_t part_bytes;
+  bool together;
+  std::int64_t first_row, row_step;  ///< of a group; the step is from turn to turn
+
+  __device__ RingLayout(const RingParams& ring, std::int64_t block, std::int64_t blocks, int group_)
+      : groups(ring.groups),
+        group(group_),
+        part_bytes(ring.part_bytes),
+        together(ring.together),
+        first_row(ring.together ? block * ring.groups + group_ : block + group_ * blocks),
+        row_step(blocks * ring.groups) {}
+  __device__ __forceinline__ unsigned slot(int stage) const {
+    return static_cast<unsigned>(stage * groups + (together ? 0 : group)) * 8;
+  }
+  __device__ __forceinline__ unsigned x(int stage) const {
+    return part_bytes * static_cast<unsigned>(2 * groups * stage + group);
+  }
+  __device__ __forceinline__ unsigned dy(int stage) const {
+    return part_bytes * static_cast<unsigned>(2 * groups * stage + groups + group);
+  }
+};
+
 /// Walks over rows first, first + step, ... of a tensor: one addition a row where rows lie in one
 /// level.
 template <class T>
@@ -243,37 +271,43 @@ class RowCursor {
   std::int64_t row_, step_, offset_;
 };
 
-/// The warp that fills the ring. Each group has a lane that copies its rows into its own slots of
-/// the stages; the lanes work side by side, so that the loop costs once for all groups.
+/// The warp that fills the ring. Each group has a lane that copies its rows, side by side, so that
+/// the loop costs once for all groups; rows that come together are copied by the first lane.
 template <class T>
 __device__ __forceinline__ void issue_rows(const BackwardParams<T>& p, const RingParams& ring,
                                            RingHeader& header, unsigned char* stages,
-                                           std::int64_t first_row, std::int64_t row_step,
+                                           std::int64_t block, std::int64_t blocks,
                                            std::int64_t first_element, unsigned bytes) {
-  const int group = static_cast<int>(threadIdx.x) % 32;
-  const int rows =
-      first_row < p.rows ? static_cast<int>((p.rows - first_row + row_step - 1) / row_step) : 0;
-  const bool copies = group < ring.groups && group < rows;
-  const std::int64_t start = copies ? first_row + group * row_step : 0,
-                     step = ring.groups * row_step;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const RingLayout layout(ring, block, blocks, lane);
+  const std::int64_t left =
+      p.rows - (ring.together ? block * ring.groups : block);  // from the first row on
+  const int turns = left > 0 ? static_cast<int>((left + layout.row_step - 1) / layout.row_step) : 0;
+  const bool copies = lane < (ring.together ? 1 : ring.groups) && layout.first_row < p.rows;
   Pacer pacer(ring.pace, ring.groups);
-  RowCursor<T> x(p.x, start, step, first_element), dy(p.dy, start, step, first_element);
+  const std::int64_t start = copies ? layout.first_row : 0;
+  RowCursor<T> x(p.x, start, layout.row_step, first_element),
+      dy(p.dy, start, layout.row_step, first_element);
   const BarrierAddress full = shared_address(header.full), empty = shared_address(header.empty);
   const std::uint32_t to = shared_address(stages);
+  std::int64_t row = layout.first_row;
   int stage = 0;
   unsigned parity = 1;  // of the round before: the first round finds every slot empty
 #pragma unroll 1
-  for (int begin = 0, turn = 0; begin < rows; begin += ring.groups, ++turn) {
-    if (group == 0) pacer.before_stage(turn);
+  for (int turn = 0; turn < turns; ++turn, row += layout.row_step) {
+    if (lane == 0) pacer.before_stage(turn);
     __syncwarp();
-    if (copies && begin + group < rows) {
-      const unsigned slot = static_cast<unsigned>(ring.groups * stage + group);
-      if (turn >= ring.stages) barrier_wait(empty + slot * 8, parity);
-      barrier_arrive_expect(full + slot * 8, 2 * bytes);
-      if (bytes > 0) {
-        const std::uint32_t at = to + 2 * ring.part_bytes * slot;
-        bulk_copy(at, x.get(), bytes, full + slot * 8);
-        bulk_copy(at + ring.part_bytes, dy.get(), bytes, full + slot * 8);
+    if (copies && row < p.rows) {
+      const unsigned slot = layout.slot(stage);
+      const unsigned size =
+          ring.together
+              ? bytes * static_cast<unsigned>(min(std::int64_t{ring.groups}, p.rows - row))
+              : bytes;
+      if (turn >= ring.stages) barrier_wait(empty + slot, parity);
+      barrier_arrive_expect(full + slot, 2 * size);
+      if (size > 0) {
+        bulk_copy(to + layout.x(stage), x.get(), size, full + slot);
+        bulk_copy(to + layout.dy(stage), dy.get(), size, full + slot);
       }
       x.next();
       dy.next();
@@ -289,8 +323,8 @@ __device__ __forceinline__ void issue_rows(const BackwardParams<T>& p, const Rin
 /// Rows of whole vectors at 16-byte boundaries. Block: groups * group_threads threads and one warp
 /// that issues the copies. kReread: x and dy are read from shared memory twice, for rows whose
 /// packed halves do not fit the registers beside gamma and the sums.
-template <class T, class G, int V, bool kReread, bool kExact, Fault F>
-__global__ void __launch_bounds__(544, 1)
+template <class T, class G, int V, bool kReread, bool kExact, bool kOneWarp, Fault F>
+__global__ void __launch_bounds__(kExact || kOneWarp ? 512 : 544, 1)
     backward_ring_kernel(BackwardParams<T> p, const G* __restrict__ gamma, RingParams ring) {
 #if __CUDA_ARCH__ >= 900  // the policy never chooses it below
   constexpr int W = kPack<T>;
@@ -302,15 +336,16 @@ __global__ void __launch_bounds__(544, 1)
   const int group = static_cast<int>(threadIdx.x) / ring.group_threads;
   const RingSlice<T, G, V, kExact> slice{static_cast<int>(threadIdx.x) % ring.group_threads,
                                          ring.group_threads, static_cast<int>(p.cols / W)};
-  const std::int64_t first_row = blockIdx.x, row_step = gridDim.x;
+  const RingLayout layout(ring, blockIdx.x, gridDim.x, group);
 
   allow_next_kernel();
-  prepare_ring<false>(header, ring.stages * ring.groups, 1, kReread ? ring.group_threads / 32 : 1);
+  prepare_ring<false>(header, ring.stages * ring.groups, 1,
+                      (ring.together ? ring.groups : 1) * (kReread ? ring.group_threads / 32 : 1));
   wait_for_previous_kernel();
 
   float sums[V][W] = {};
   if (static_cast<int>(threadIdx.x) >= consumers) {
-    issue_rows(p, ring, header, stages, first_row, row_step, 0,
+    issue_rows(p, ring, header, stages, blockIdx.x, gridDim.x, 0,
                static_cast<unsigned>(slice.vectors) * 16);
     __syncwarp();
   } else {
@@ -319,8 +354,8 @@ __global__ void __launch_bounds__(544, 1)
     for (int j = 0; j < V; ++j) {
       if (slice.has(j)) scale[j].load(gamma, slice.vector(j));
     }
-    const std::int64_t group_step = ring.groups * row_step;
-    std::int64_t row = first_row + group * row_step;
+    const std::int64_t group_step = layout.row_step;
+    std::int64_t row = layout.first_row;
     float next_rstd = row < p.rows ? p.rstd[row] : 0.0f;
     int stage = 0;
     unsigned parity = 0, turn = 0;
@@ -328,20 +363,24 @@ __global__ void __launch_bounds__(544, 1)
     for (; row < p.rows; row += group_step, turn ^= 1) {
       const float rstd = next_rstd;
       if (row + group_step < p.rows) next_rstd = p.rstd[row + group_step];
-      const unsigned slot = static_cast<unsigned>(ring.groups * stage + group);
-      const unsigned char* part = stages + 2 * ring.part_bytes * slot;
-      const uint4* x_stage = reinterpret_cast<const uint4*>(part);
-      const uint4* dy_stage = reinterpret_cast<const uint4*>(part + ring.part_bytes);
-      barrier_wait(full + slot * 8, parity);
+      const unsigned slot = layout.slot(stage);
+      const uint4* x_stage = reinterpret_cast<const uint4*>(stages + layout.x(stage));
+      const uint4* dy_stage = reinterpret_cast<const uint4*>(stages + layout.dy(stage));
+      barrier_wait(full + slot, parity);
 
       uint4 x[V], dy[V];
       const float dot = lanes_sum(slice.dot(x_stage, dy_stage, scale, x, dy));
       float* group_sums =
           header.group_sums[group][turn];  // two, so that one barrier per row is enough
-      if (slice.thread % 32 == 0) group_sums[slice.thread / 32] = dot;
-      group_barrier(group, ring.group_threads);
-      if (!kReread && slice.thread == 0) barrier_arrive(empty + slot * 8);
-      const float projection = rstd * (sum_of_warps(group_sums) * rstd * p.inverse_cols);
+      if constexpr (kOneWarp) {
+        __syncwarp();  // all lanes have read the stage
+      } else {
+        if (slice.thread % 32 == 0) group_sums[slice.thread / 32] = dot;
+        group_barrier(group, ring.group_threads);
+      }
+      if (!kReread && slice.thread == 0) barrier_arrive(empty + slot);
+      const float total = kOneWarp ? dot : sum_of_warps(group_sums);
+      const float projection = rstd * (total * rstd * p.inverse_cols);
       T* dx = p.dx == nullptr ? nullptr : p.dx + row * p.cols;
 #pragma unroll
       for (int j = 0; j < V; ++j) {
@@ -360,7 +399,7 @@ __global__ void __launch_bounds__(544, 1)
       }
       if constexpr (kReread) {
         __syncwarp();
-        if (slice.thread % 32 == 0) barrier_arrive(empty + slot * 8);
+        if (slice.thread % 32 == 0) barrier_arrive(empty + slot);
       }
       if (++stage == ring.stages) {
         stage = 0;
@@ -372,22 +411,22 @@ __global__ void __launch_bounds__(544, 1)
   if (p.partials == nullptr) return;
   write_partial_row(
       sums, reinterpret_cast<float*>(stages), group, ring.groups, slice.thread, ring.group_threads,
-      p.partials + first_row * p.pitch,
+      p.partials + std::int64_t{blockIdx.x} * p.pitch,
       [&](int j) -> std::int64_t { return slice.has(j) ? std::int64_t{slice.vector(j)} * W : -1; });
 #endif
 }
 
 /// A row spread over the blocks of a cluster, which exchange their dots through each other's shared
-/// memory. The exchange takes about a microsecond. Two blocks on an SM hide each other's; a block
-/// alone sends the dot of the next row before it writes dx of this one. Rows stay in the ring
-/// between the two and are read twice.
-template <class T, class G, int kThreads, int kBlocksPerSm, Fault F>
-__global__ void __launch_bounds__(kThreads + 32, kBlocksPerSm)
+/// memory. The exchange takes about a microsecond and is hidden: dots run kAhead rows before the dx
+/// that needs them. Those rows stay in the ring and are read twice.
+template <class T, class G, int V, unsigned kAhead, Fault F>
+__global__ void __launch_bounds__(544, 1)
     backward_ring_cluster_kernel(BackwardParams<T> p, const G* __restrict__ gamma,
                                  RingParams ring) {
 #if __CUDA_ARCH__ >= 900  // the policy never chooses it below
-  constexpr int V = 4, W = kPack<T>;
-  constexpr unsigned kAhead = kBlocksPerSm == 1 ? 1 : 0;  // rows between a dot and its dx
+  constexpr int W = kPack<T>, kThreads = 512;
+  // A block may be kAhead + 1 turns ahead of another, which may be reading sums kAhead turns old.
+  static_assert(2 * kAhead + 2 <= kExchanges);
   extern __shared__ __align__(128) unsigned char shared[];
   RingHeader& header = *reinterpret_cast<RingHeader*>(shared);
   unsigned char* stages = ring_start(shared);
@@ -421,14 +460,15 @@ __global__ void __launch_bounds__(kThreads + 32, kBlocksPerSm)
     const int lane = slice.thread % 32;
     int stage = 0, write_stage = 0;
     unsigned parity = 0, turn = 0;
-    float rstd = 0, next_rstd = first_row < p.rows ? p.rstd[first_row] : 0.0f;
+    float rstds[kAhead + 1] = {}, next_rstd = first_row < p.rows ? p.rstd[first_row] : 0.0f;
     uint4 x[V], dy[V];
     // kAhead turns more than rows: the last only write.
 #pragma unroll 1
     for (std::int64_t row = first_row; row < p.rows + kAhead * row_step; row += row_step, ++turn) {
-      const float previous_rstd = rstd;
+#pragma unroll
+      for (unsigned i = kAhead; i > 0; --i) rstds[i] = rstds[i - 1];
       if (row < p.rows) {
-        rstd = next_rstd;
+        rstds[0] = next_rstd;
         if (row + row_step < p.rows) next_rstd = p.rstd[row + row_step];
         const unsigned char* part = stages + std::size_t{2} * ring.part_bytes * stage;
         barrier_wait(full + static_cast<unsigned>(stage) * 8, parity);
@@ -448,7 +488,7 @@ __global__ void __launch_bounds__(kThreads + 32, kBlocksPerSm)
         }
       }
       if (turn >= kAhead) {
-        const float write_rstd = kAhead == 1 ? previous_rstd : rstd;
+        const float write_rstd = rstds[kAhead];
         const unsigned slot = (turn - kAhead) % kExchanges;
         barrier_wait_cluster(exchanged + slot * 8, ((turn - kAhead) / kExchanges) & 1);
         const float total = sum_of_cluster(&header.cluster_sums[slot][0][0], ring.cluster);
@@ -532,16 +572,15 @@ __device__ __noinline__ void copy_edges(unsigned char* part, const T* row, std::
 template <class T>
 __device__ __forceinline__ void issue_windows(const BackwardParams<T>& p, const RingParams& ring,
                                               const ElementWindows<T>& windows, RingHeader& header,
-                                              unsigned char* stages, std::int64_t first_row,
-                                              std::int64_t row_step) {
-  const int group = static_cast<int>(threadIdx.x) % 32;
-  const int rows =
-      first_row < p.rows ? static_cast<int>((p.rows - first_row + row_step - 1) / row_step) : 0;
-  const bool copies = group < ring.groups && group < rows;
-  const std::int64_t start = copies ? first_row + group * row_step : 0,
-                     step = ring.groups * row_step;
+                                              unsigned char* stages) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const RingLayout layout(ring, blockIdx.x, gridDim.x, lane);
+  const std::int64_t left = p.rows - std::int64_t{blockIdx.x};  // from the first row on
+  const int turns = left > 0 ? static_cast<int>((left + layout.row_step - 1) / layout.row_step) : 0;
+  const bool copies = lane < ring.groups && layout.first_row < p.rows;
   Pacer pacer(ring.pace, ring.groups);
-  RowCursor<T> x(p.x, start, step, 0), dy(p.dy, start, step, 0);
+  const std::int64_t start = copies ? layout.first_row : 0;
+  RowCursor<T> x(p.x, start, layout.row_step, 0), dy(p.dy, start, layout.row_step, 0);
   const auto up = [](const T* pointer) {
     return (reinterpret_cast<std::uintptr_t>(pointer) + 15) & ~std::uintptr_t{15};
   };
@@ -553,15 +592,15 @@ __device__ __forceinline__ void issue_windows(const BackwardParams<T>& p, const 
   const std::uintptr_t row_bytes = p.cols * sizeof(T);
   const BarrierAddress full = shared_address(header.full), empty = shared_address(header.empty);
   const std::uint32_t to = shared_address(stages);
+  std::int64_t row = layout.first_row;
   int stage = 0;
   unsigned parity = 1;  // of the round before: the first round finds every slot empty
 #pragma unroll 1
-  for (int begin = 0, turn = 0; begin < rows; begin += ring.groups, ++turn) {
-    if (group == 0) pacer.before_stage(turn);
+  for (int turn = 0; turn < turns; ++turn, row += layout.row_step) {
+    if (lane == 0) pacer.before_stage(turn);
     __syncwarp();
-    if (copies && begin + group < rows) {
-      const unsigned slot = static_cast<unsigned>(ring.groups * stage + group);
-      const unsigned at = 2 * ring.part_bytes * slot;
+    if (copies && row < p.rows) {
+      const unsigned slot = layout.slot(stage);
       const auto x_first = reinterpret_cast<std::uintptr_t>(x.get()),
                  dy_first = reinterpret_cast<std::uintptr_t>(dy.get());
       const Window x_window = window_around(x_first, x_first + row_bytes, x_low, x_high);
@@ -569,18 +608,19 @@ __device__ __forceinline__ void issue_windows(const BackwardParams<T>& p, const 
       const auto covers = [&](const Window& window, std::uintptr_t first) {
         return window.from <= first && first + row_bytes <= window.from + window.bytes;
       };
-      if (turn >= ring.stages) barrier_wait(empty + slot * 8, parity);
-      if (!covers(x_window, x_first)) copy_edges(stages + at, x.get(), p.cols, x_window);
+      if (turn >= ring.stages) barrier_wait(empty + slot, parity);
+      if (!covers(x_window, x_first))
+        copy_edges(stages + layout.x(stage), x.get(), p.cols, x_window);
       if (!covers(dy_window, dy_first))
-        copy_edges(stages + at + ring.part_bytes, dy.get(), p.cols, dy_window);
-      barrier_arrive_expect(full + slot * 8, x_window.bytes + dy_window.bytes);
+        copy_edges(stages + layout.dy(stage), dy.get(), p.cols, dy_window);
+      barrier_arrive_expect(full + slot, x_window.bytes + dy_window.bytes);
       const auto copy = [&](unsigned to_part, const Window& window) {
         if (window.bytes == 0) return;
         bulk_copy(to + to_part + window.offset, reinterpret_cast<const void*>(window.from),
-                  window.bytes, full + slot * 8);
+                  window.bytes, full + slot);
       };
-      copy(at, x_window);
-      copy(at + ring.part_bytes, dy_window);
+      copy(layout.x(stage), x_window);
+      copy(layout.dy(stage), dy_window);
       x.next();
       dy.next();
     }
@@ -634,7 +674,6 @@ __global__ void __launch_bounds__(kThreads <= 288 ? 608 : 544, 1)
   const int consumers = ring.groups * kThreads;
   const int warps = kThreads / 32;
   const int cols = static_cast<int>(p.cols);
-  const std::int64_t first_row = blockIdx.x, row_step = gridDim.x;
 
   allow_next_kernel();
   prepare_ring<false>(header, ring.stages * ring.groups, 1, kReread ? warps : 1);
@@ -645,7 +684,7 @@ __global__ void __launch_bounds__(kThreads <= 288 ? 608 : 544, 1)
   const int thread = static_cast<int>(threadIdx.x) % kThreads;
 
   if (static_cast<int>(threadIdx.x) >= consumers) {
-    issue_windows(p, ring, windows, header, stages, first_row, row_step);
+    issue_windows(p, ring, windows, header, stages);
     __syncwarp();
   } else {
     Elements<G, E> scale;
@@ -654,8 +693,9 @@ __global__ void __launch_bounds__(kThreads <= 288 ? 608 : 544, 1)
       const int column = thread + i * kThreads;
       scale.set(i, column >= cols ? G(0.0f) : gamma == nullptr ? G(1.0f) : gamma[column]);
     }
-    const std::int64_t group_step = ring.groups * row_step;
-    std::int64_t row = first_row + group * row_step;
+    const RingLayout layout(ring, blockIdx.x, gridDim.x, group);
+    const std::int64_t group_step = layout.row_step;
+    std::int64_t row = layout.first_row;
     float next_rstd = row < p.rows ? p.rstd[row] : 0.0f;
     RowCursor<T> x_row(p.x, row < p.rows ? row : 0, group_step, 0),
         dy_row(p.dy, row < p.rows ? row : 0, group_step, 0);
@@ -665,15 +705,14 @@ __global__ void __launch_bounds__(kThreads <= 288 ? 608 : 544, 1)
     for (; row < p.rows; row += group_step, turn ^= 1) {
       const float rstd = next_rstd;
       if (row + group_step < p.rows) next_rstd = p.rstd[row + group_step];
-      const unsigned slot = static_cast<unsigned>(ring.groups * stage + group);
-      const unsigned char* part = stages + 2 * ring.part_bytes * slot;
-      const T* x_stage =
-          reinterpret_cast<const T*>(part + (reinterpret_cast<std::uintptr_t>(x_row.get()) & 127));
+      const unsigned slot = layout.slot(stage);
+      const T* x_stage = reinterpret_cast<const T*>(
+          stages + layout.x(stage) + (reinterpret_cast<std::uintptr_t>(x_row.get()) & 127));
       const T* dy_stage = reinterpret_cast<const T*>(
-          part + ring.part_bytes + (reinterpret_cast<std::uintptr_t>(dy_row.get()) & 127));
+          stages + layout.dy(stage) + (reinterpret_cast<std::uintptr_t>(dy_row.get()) & 127));
       x_row.next();
       dy_row.next();
-      barrier_wait(full + slot * 8, parity);
+      barrier_wait(full + slot, parity);
 
       Elements<T, kReread ? 1 : E> x, dy;
       float dot = 0;
@@ -695,7 +734,7 @@ __global__ void __launch_bounds__(kThreads <= 288 ? 608 : 544, 1)
       float* group_sums = header.group_sums[group][turn];
       if (thread % 32 == 0) group_sums[thread / 32] = dot;
       group_barrier(group, kThreads);
-      if (!kReread && thread == 0) barrier_arrive(empty + slot * 8);
+      if (!kReread && thread == 0) barrier_arrive(empty + slot);
       const float projection = rstd * (sum_of_warps(group_sums) * rstd * p.inverse_cols);
       if constexpr (!kReread) {
         x.pin();
@@ -722,7 +761,7 @@ __global__ void __launch_bounds__(kThreads <= 288 ? 608 : 544, 1)
       }
       if constexpr (kReread) {
         __syncwarp();
-        if (thread % 32 == 0) barrier_arrive(empty + slot * 8);
+        if (thread % 32 == 0) barrier_arrive(empty + slot);
       }
       if (++stage == ring.stages) {
         stage = 0;
@@ -733,7 +772,7 @@ __global__ void __launch_bounds__(kThreads <= 288 ? 608 : 544, 1)
   __syncthreads();
   if (p.partials == nullptr) return;
   write_partial_row(sums, reinterpret_cast<float*>(stages), group, ring.groups, thread, kThreads,
-                    p.partials + first_row * p.pitch, [&](int i) -> std::int64_t {
+                    p.partials + std::int64_t{blockIdx.x} * p.pitch, [&](int i) -> std::int64_t {
                       const int column = thread + i * kThreads;
                       return column < p.pitch ? column : -1;
                     });

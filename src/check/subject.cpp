@@ -64,7 +64,7 @@ Subject find_subject(std::string_view name, std::int32_t device_type) {
     return {std::string(name), table, nullptr};
   if (const auto* table = find_tensor_table(name, device_type))
     return {std::string(name), table, nullptr};
-  std::string known = "rowwise, reference, aten";
+  std::string known = "rowwise, tuned, reference, aten";
   for (const Family& family : families()) {
     if (name.starts_with(family.prefix))
       return {std::string(name), &family.find(name.substr(family.prefix.size()), device_type),

@@ -119,7 +119,7 @@ Subcommand add_subcommand(Program& program, const std::string& name, const std::
       ->required(needs == Needs::config_and_device);
   sub->add_option("--device", options->device, "cpu, cuda, cuda:I or auto (default: the config's)");
   sub->add_option("--implementation", options->implementations,
-                  "rowwise, reference, aten, plugin:PATH, mutant:NAME; may be repeated (default: "
+                  "rowwise, tuned, reference, aten, plugin:PATH, mutant:NAME; may be repeated (default: "
                   "the config's)")
       ->allow_extra_args(false);
   sub->add_option("--case", options->case_pattern,

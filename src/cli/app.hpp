@@ -72,6 +72,7 @@ Subcommand add_subcommand(Program& program, const std::string& name, const std::
 void add_check_commands(Program& program);
 void add_reference_command(Program& program);
 void add_environment_command(Program& program);
+void add_benchmark_command(Program& program);
 void add_acquire_command(Program& program);
 void add_exercise_command(Program& program);
 void add_train_command(Program& program);

@@ -113,7 +113,8 @@ void run_mutant_matrix(Context& context, const std::string& list) {
   std::int64_t done = 0;
   const auto tick = [] { stop_if_interrupted(); };
 
-  std::vector<ControlResult> controls{try_operator_control(context.config, context.device)};
+  std::vector<ControlResult> controls{try_operator_control(context.config, context.device),
+                                      try_identity_control(cases, context.device)};
   for (const std::string& name : context.config.implementations) {
     controls.push_back(try_control(name, cases, context.config, context.device, tick));
     progress.advance(++done);

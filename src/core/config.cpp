@@ -11,19 +11,13 @@
 #include <nlohmann/json.hpp>
 
 #include "core/config_reader.hpp"
-#include "core/contract.hpp"
+#include "core/config_values.hpp"
 
 namespace rmsnorm {
 namespace {
 
-using Shape = std::pair<std::int64_t, std::int64_t>;
-
-constexpr std::int64_t max_extent = std::int64_t{1} << 40;
-constexpr std::int64_t max_elements = std::int64_t{1}
-                                      << 60;  // of 8 bytes: a size in bytes still fits in 63 bits
 constexpr std::int64_t max_cases = 65536;
-constexpr std::int64_t max_count = 1'000'000'000;  // of steps, examples, calls
-constexpr double max_tolerance = 0.1;              // everything meets more than this
+constexpr double max_tolerance = 0.1;  // everything meets more than this
 
 bool is_positive(double value) {
   return value > 0;
@@ -36,11 +30,6 @@ bool is_noise(double value) {
 }
 bool is_learning_rate(double value) {
   return value > 0 && value <= 1;
-}
-
-bool has_control_character(std::string_view text) {
-  return std::any_of(text.begin(), text.end(),
-                     [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
 }
 
 std::optional<std::string> parse_device(std::string_view text) {
@@ -56,73 +45,6 @@ std::optional<std::string> parse_device(std::string_view text) {
   const bool is_canonical = digits.size() == 1 || digits.front() != '0';
   if (parsed.ec != std::errc() || index > max_index || !is_canonical) return std::nullopt;
   return std::string(text);
-}
-
-std::optional<std::string> parse_implementation(std::string_view text) {
-  for (const std::string_view known : {"reference", "rowwise", "tuned", "aten"}) {
-    if (text == known) return std::string(text);
-  }
-  for (const std::string_view prefix : {"plugin:", "mutant:"}) {
-    const bool has_rest = text.starts_with(prefix) && text.size() > prefix.size();
-    if (has_rest && !has_control_character(text)) return std::string(text);
-  }
-  return std::nullopt;
-}
-
-std::int64_t read_extent(const Value& value) {
-  return value.integer(1, max_extent);
-}
-
-Shape read_shape(const Value& value) {
-  if (!value.is_list() || value.node().items.size() != 2) value.refuse("a pair [rows, cols]");
-  const std::vector<Value> extents = value.entries("numbers");
-  return {read_extent(extents[0]), read_extent(extents[1])};
-}
-
-void require_shape(const Value& where, std::int64_t rows, std::int64_t cols, Contract contract) {
-  const auto refuse = [&](std::string_view allowed) {
-    where.refuse(allowed, fmt::format("{} x {}", rows, cols));
-  };
-  if (rows > max_elements / cols) refuse("rows * cols of at most 2^60");
-  if (contract == Contract::full) return;
-  if (cols > kMinimumMaxCols) {
-    refuse(fmt::format("at most {} columns under contract minimum", kMinimumMaxCols));
-  }
-  if (rows > kMinimumMaxScratchBytes / 4 / cols) {
-    refuse("rows * cols * 4 bytes of at most 64 MiB under contract minimum");
-  }
-}
-
-std::vector<Shape> read_shapes(const Value& list, Contract contract) {
-  return list.distinct("pairs [rows, cols]", [contract](const Value& entry) {
-    const Shape shape = read_shape(entry);
-    require_shape(entry, shape.first, shape.second, contract);
-    return shape;
-  });
-}
-
-Dtype read_dtype(const Value& value, Contract contract) {
-  const Dtype dtype =
-      value.one_of({Dtype::float64, Dtype::float32, Dtype::float16, Dtype::bfloat16});
-  if (contract == Contract::minimum && dtype != Dtype::float32 && dtype != Dtype::float16) {
-    value.refuse("one of float32, float16 under contract minimum");
-  }
-  return dtype;
-}
-
-std::vector<Dtype> read_dtypes(const Value& list, Contract contract) {
-  return list.distinct("dtypes",
-                       [contract](const Value& entry) { return read_dtype(entry, contract); });
-}
-
-/// A kind of case of which contract minimum takes only `plain`.
-template <class T>
-T read_kind(const Value& value, std::initializer_list<T> kinds, T plain, Contract contract) {
-  const T kind = value.one_of(kinds);
-  if (contract == Contract::minimum && kind != plain) {
-    value.refuse(fmt::format("{} under contract minimum", name(plain)));
-  }
-  return kind;
 }
 
 std::int64_t count_cases(const CaseGrid& grid) {
@@ -263,33 +185,6 @@ void read_train(const Value& value, TrainConfig& out, Contract contract) {
   require_shape(train.optional("hidden").value_or(value), out.batch, out.hidden, contract);
 }
 
-void read_benchmark(const Value& value, BenchmarkConfig& out, Contract contract) {
-  using namespace std::string_view_literals;
-  const Section benchmark(value, {"protocols", "passes", "shapes", "dtypes", "warmup_calls",
-                                  "samples", "calls_per_sample"});
-  if (const auto list = benchmark.optional("protocols")) {
-    out.protocols = list->distinct("protocols", [](const Value& entry) {
-      return std::string(entry.one_of({"calls"sv, "cold"sv, "graph"sv}));
-    });
-  }
-  if (const auto list = benchmark.optional("passes")) {
-    const bool only_calls = out.protocols == std::vector<std::string>{"calls"};
-    out.passes = list->distinct("passes", [only_calls](const Value& entry) {
-      const std::string_view pass = entry.one_of({"forward"sv, "backward"sv, "forward_backward"sv});
-      if (only_calls && pass == "backward") {
-        entry.refuse(
-            "backward beside protocol cold or graph; calls times forward and forward_backward");
-      }
-      return std::string(pass);
-    });
-  }
-  if (const auto list = benchmark.optional("shapes")) out.shapes = read_shapes(*list, contract);
-  if (const auto list = benchmark.optional("dtypes")) out.dtypes = read_dtypes(*list, contract);
-  benchmark.integer("warmup_calls", out.warmup_calls, 1, max_count);
-  benchmark.integer("samples", out.samples, 3, 1'000'000);
-  benchmark.integer("calls_per_sample", out.calls_per_sample, 1, max_count);
-}
-
 void read_exercise(const Value& value, ExerciseConfig& out, Contract contract) {
   const Section exercise(value, {"cols"});
   if (const auto list = exercise.optional("cols")) {
@@ -322,10 +217,7 @@ Config read_root(const Value& value) {
   }
   root.real("epsilon", config.epsilon, "a finite number above 0", is_positive);
   config.implementations =
-      root.required("implementations", "a list of names").distinct("names", [](const Value& entry) {
-        return entry.parsed("one of reference, rowwise, tuned, aten, plugin:PATH, mutant:NAME",
-                            parse_implementation);
-      });
+      read_implementations(root.required("implementations", "a list of names"));
   config.cases =
       read_cases(root.required("cases", "a map of rows, cols, dtypes, or a list of such maps"),
                  config.contract);
@@ -336,7 +228,9 @@ Config read_root(const Value& value) {
   if (const auto train = root.optional("train")) read_train(*train, config.train, config.contract);
   if (const auto benchmark = root.optional("benchmark")) {
     read_benchmark(*benchmark, config.benchmark, config.contract);
-    require_tolerances(tolerances, config.benchmark.dtypes, "benchmark");
+    for (const BenchmarkGroup& group : config.benchmark.groups) {
+      require_tolerances(tolerances, group.dtypes, "benchmark");
+    }
   }
   if (const auto exercise = root.optional("exercise"))
     read_exercise(*exercise, config.exercise, config.contract);

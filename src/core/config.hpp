@@ -79,14 +79,26 @@ struct TrainConfig {
   std::int64_t keep_checkpoints = 3;
 };
 
-struct BenchmarkConfig {
-  std::vector<std::string> protocols{"calls"};                     ///< of calls, cold, graph
-  std::vector<std::string> passes{"forward", "forward_backward"};  ///< and backward (cold, graph)
+/// What is timed: the product of the lists, each protocol with those of the passes that it knows
+/// (calls: forward and forward_backward; the others: forward and backward).
+struct BenchmarkGroup {
+  std::vector<std::string> protocols{"calls"};  ///< of calls, cold, graph, cold_write
+  std::vector<std::string> passes{"forward", "forward_backward"};  ///< and backward
   std::vector<std::pair<std::int64_t, std::int64_t>> shapes{{128, 257}};
   std::vector<Dtype> dtypes{Dtype::float32};
+  std::vector<Layout> layouts{Layout::contiguous};  ///< not expanded_dy, which moves fewer bytes
+  std::vector<GammaKind> gammas{GammaKind::same};
+  std::vector<std::string> implementations;  ///< empty: those of the config
+};
+
+struct BenchmarkConfig {
+  std::vector<BenchmarkGroup> groups{1};
   std::int64_t warmup_calls = 20;
   std::int64_t samples = 50;
   std::int64_t calls_per_sample = 20;
+  /// A case of more elements is checked by a sample of its rows before it is timed, not by every
+  /// element.
+  std::int64_t full_check_elements = std::int64_t{1} << 27;
 };
 
 struct ExerciseConfig {

@@ -43,14 +43,28 @@ nlohmann::json train_json(const TrainConfig& train) {
           {"keep_checkpoints", train.keep_checkpoints}};
 }
 
+nlohmann::json group_json(const BenchmarkGroup& group) {
+  nlohmann::json json = {{"protocols", group.protocols},    {"passes", group.passes},
+                         {"shapes", group.shapes},          {"dtypes", names(group.dtypes)},
+                         {"layouts", names(group.layouts)}, {"gammas", names(group.gammas)}};
+  if (!group.implementations.empty()) json["implementations"] = group.implementations;
+  return json;
+}
+
+/// One group stands in the section itself, several in its list `groups`.
 nlohmann::json benchmark_json(const BenchmarkConfig& benchmark) {
-  return {{"protocols", benchmark.protocols},
-          {"passes", benchmark.passes},
-          {"shapes", benchmark.shapes},
-          {"dtypes", names(benchmark.dtypes)},
-          {"warmup_calls", benchmark.warmup_calls},
-          {"samples", benchmark.samples},
-          {"calls_per_sample", benchmark.calls_per_sample}};
+  nlohmann::json json = nlohmann::json::object();
+  if (benchmark.groups.size() == 1) {
+    json = group_json(benchmark.groups.front());
+  } else {
+    for (const BenchmarkGroup& group : benchmark.groups)
+      json["groups"].push_back(group_json(group));
+  }
+  json["warmup_calls"] = benchmark.warmup_calls;
+  json["samples"] = benchmark.samples;
+  json["calls_per_sample"] = benchmark.calls_per_sample;
+  json["full_check_elements"] = benchmark.full_check_elements;
+  return json;
 }
 
 }  // namespace

@@ -1,17 +1,22 @@
 #include "exercise/kill_matrix.hpp"
 
+#include <ATen/ATen.h>
+
 #include <algorithm>
 #include <tuple>
 
 #include "check/check.hpp"
 #include "operator/autograd.hpp"
+#include "operator/execution.hpp"
 #include "operator/kernels.hpp"
+#include "operator/tensors.hpp"
 
 namespace rmsnorm {
 namespace {
 
 constexpr Operation kOperations[] = {Operation::forward, Operation::backward, Operation::gamma};
 constexpr const char* kAutograd = "autograd";
+constexpr double kIdentityEps = 1e-6;
 
 std::int32_t device_type(const c10::Device& device) {
   return device.is_cuda() ? RMSNORM_CUDA : RMSNORM_CPU;
@@ -117,6 +122,36 @@ ControlResult try_operator_control(const Config& config, const c10::Device& devi
   const ComparisonResult found =
       check_autograd(rms_norm_with, default_kernels(device_type(device)), device, config.epsilon);
   if (found.state != State::passed) result.false_alarms.push_back({kAutograd, "", found.reason});
+  return result;
+}
+
+ControlResult try_identity_control(const std::vector<Case>& cases, const c10::Device& device) {
+  constexpr const char* name = "mutant:none";
+  ControlResult result{.implementation = name, .judged = 0, .false_alarms = {}};
+  const rmsnorm_implementation& product = *find_kernels("rowwise", device_type(device));
+  const rmsnorm_implementation& control = mutant_table("none", device_type(device));
+  const auto same_bits = [](const at::Tensor& a, const at::Tensor& b) {
+    return at::equal(a.view(at::kByte), b.view(at::kByte));
+  };
+  for (const Case& problem : cases) {
+    if (problem.gamma != GammaKind::same) continue;
+    const at::TensorOptions options =
+        at::TensorOptions().dtype(to_scalar_type(problem.dtype)).device(device);
+    const at::Tensor x = at::randn({problem.rows, problem.cols}, options), dy = at::randn_like(x);
+    const at::Tensor gamma = at::randn({problem.cols}, options);
+    const ForwardResult want = run_forward(product, x, gamma, 1, kIdentityEps, true);
+    const ForwardResult got = run_forward(control, x, gamma, 1, kIdentityEps, true);
+    const auto backward_of = [&](const rmsnorm_implementation& table) {
+      return run_backward(table, x, dy, gamma, want.rstd, 1, kIdentityEps, true, true);
+    };
+    const BackwardResult want_gradients = backward_of(product), gradients = backward_of(control);
+    ++result.judged;
+    if (!same_bits(got.y, want.y) || !same_bits(got.rstd, want.rstd) ||
+        !same_bits(gradients.dx, want_gradients.dx) ||
+        !same_bits(gradients.dgamma, want_gradients.dgamma)) {
+      result.false_alarms.push_back({"identity", problem.name(), "other bits than rowwise"});
+    }
+  }
   return result;
 }
 

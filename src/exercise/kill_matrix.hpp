@@ -55,6 +55,10 @@ ControlResult try_control(const std::string& implementation, const std::vector<C
 /// The autograd function of the product.
 ControlResult try_operator_control(const Config& config, const c10::Device& device);
 
+/// The mutants' kernels without a fault: bit for bit the product's, on dense inputs of the cases'
+/// shapes.
+ControlResult try_identity_control(const std::vector<Case>& cases, const c10::Device& device);
+
 /// The columns of the matrix.
 const std::vector<std::string>& check_names();
 

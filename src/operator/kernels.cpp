@@ -16,8 +16,8 @@ const rmsnorm_implementation* find_kernels(std::string_view name, std::int32_t d
 }
 
 const rmsnorm_implementation& default_kernels(std::int32_t device_type) {
-  static const rmsnorm_implementation* const cpu = find_kernels("rowwise", RMSNORM_CPU);
-  static const rmsnorm_implementation* const cuda = find_kernels("rowwise", RMSNORM_CUDA);
+  static const rmsnorm_implementation* const cpu = find_kernels("tuned", RMSNORM_CPU);
+  static const rmsnorm_implementation* const cuda = find_kernels("tuned", RMSNORM_CUDA);
   const rmsnorm_implementation* table = device_type == RMSNORM_CUDA ? cuda : cpu;
   if (table != nullptr) return *table;
   throw UnavailableError(

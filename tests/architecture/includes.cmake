@@ -43,8 +43,8 @@ forbid(WHERE src/operator MATCHING "\"(reference|check|train|bench|exercise|cli)
 forbid(WHERE src/check MATCHING "\"(train|bench|exercise|cli)/" BECAUSE "checks do not know their callers")
 forbid(WHERE src/reference MATCHING "\"(check|train|bench|exercise|cli)/" BECAUSE "the oracle does not know its callers")
 forbid(WHERE include MATCHING "yaml-cpp|fmt/|nlohmann|CLI/" BECAUSE "the library is free of the program's dependencies")
-forbid(WHERE src MATCHING ${cuda} EXCEPT "^src/operator/cuda_device\\.cpp$"
-  BECAUSE "CUDA headers belong in kernels/cuda and src/operator/cuda_device.cpp")
+forbid(WHERE src MATCHING ${cuda} EXCEPT "^src/operator/cuda_device\\.cpp$" "^src/bench/cuda_timer\\.cpp$"
+  BECAUSE "CUDA headers belong in kernels/cuda, src/operator/cuda_device.cpp and src/bench/cuda_timer.cpp")
 forbid(WHERE include MATCHING ${cuda} BECAUSE "public headers need no CUDA")
 forbid(WHERE kernels/cpu MATCHING ${cuda} BECAUSE "CPU kernels need no CUDA")
 forbid(WHERE kernels/common MATCHING ${cuda} BECAUSE "what both share needs no CUDA")

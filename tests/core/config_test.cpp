@@ -32,7 +32,9 @@ TEST_CASE("the minimum config is read as it is written") {
   CHECK(config.tolerance.at(Dtype::float16).atol == 3e-3);
   CHECK(config.train.steps == 100);
   CHECK(config.train.learning_rate == 3e-3);
-  CHECK(config.benchmark.shapes == std::vector<std::pair<std::int64_t, std::int64_t>>{{128, 257}});
+  REQUIRE(config.benchmark.groups.size() == 1);
+  CHECK(config.benchmark.groups[0].shapes ==
+        std::vector<std::pair<std::int64_t, std::int64_t>>{{128, 257}});
 }
 
 TEST_CASE("every key of the minimum config is either required or has a default") {

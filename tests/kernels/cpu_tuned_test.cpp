@@ -1,0 +1,630 @@
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+#include "kernels/cpu/dtype.hpp"
+#include "kernels/cpu/tuned.hpp"
+#include "kernels/implementations.h"
+#include "support/catch.hpp"
+
+// `tuned` on the CPU, for every instruction set that this processor has, against loops in long
+// double on the rounded inputs.
+
+namespace {
+
+using namespace rmsnorm::kernels::cpu;
+
+struct Supported {
+  Isa isa;
+  std::string name;
+  const rmsnorm_implementation* table;
+};
+
+std::vector<Supported> supported() {
+  std::vector<Supported> result;
+  const char* names[] = {"generic", "avx2", "avx512"};
+  for (const Isa isa : kIsas) {
+    if (const auto* table = tuned_table(isa))
+      result.push_back({isa, names[static_cast<int>(isa)], table});
+  }
+  return result;
+}
+
+int run_threads = 2;
+void run_on_threads(std::int64_t tasks, void (*task)(void*, std::int64_t), void* state) {
+  std::atomic<std::int64_t> next{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < run_threads; ++t) {
+    threads.emplace_back([&] {
+      for (std::int64_t i = next++; i < tasks; i = next++) task(state, i);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+std::int32_t dtype_of(const double*) {
+  return RMSNORM_FLOAT64;
+}
+std::int32_t dtype_of(const float*) {
+  return RMSNORM_FLOAT32;
+}
+std::int32_t dtype_of(const Half*) {
+  return RMSNORM_FLOAT16;
+}
+std::int32_t dtype_of(const Bfloat16*) {
+  return RMSNORM_BFLOAT16;
+}
+
+template <class T>
+T from_double(double value) {
+  if constexpr (std::is_same_v<T, double>) {
+    return value;
+  } else {
+    T result;
+    narrow(static_cast<float>(value), result);
+    return result;
+  }
+}
+template <class T>
+long double wide(T value) {
+  return static_cast<long double>(widen(value));
+}
+
+/// Half a unit in the last place of T, relative.
+template <class T>
+long double unit_roundoff() {
+  if (std::is_same_v<T, double>) return 0x1p-53L;
+  if (std::is_same_v<T, float>) return 0x1p-24L;
+  return std::is_same_v<T, Half> ? 0x1p-11L : 0x1p-8L;
+}
+
+template <class T>
+long double smallest_denormal() {
+  if (std::is_same_v<T, double>) return 0x1p-1074L;
+  if (std::is_same_v<T, Half>) return 0x1p-24L;
+  return std::is_same_v<T, float> ? 0x1p-149L : 0x1p-133L;
+}
+
+/// What an element may be off by: its own rounding, and the sums' relative to the largest term.
+template <class T>
+long double allowed(long double want, long double scale) {
+  const long double sum =
+      unit_roundoff<std::conditional_t<std::is_same_v<T, double>, double, float>>();
+  return 1.01L * unit_roundoff<T>() * std::fabs(want) + 64 * sum * scale + smallest_denormal<T>();
+}
+
+constexpr std::size_t kGuard = 96;
+constexpr unsigned char kPoison = 0xA5;
+
+/// Memory of `count` elements, `shift` elements past an aligned address, between guard bytes.
+template <class T>
+class Buffer {
+ public:
+  explicit Buffer(std::int64_t count, std::int64_t shift = 0)
+      : bytes_(static_cast<std::size_t>(count) * sizeof(T)),
+        storage_(bytes_ + 3 * kGuard + static_cast<std::size_t>(shift) * sizeof(T) + 64, kPoison) {
+    auto address = reinterpret_cast<std::uintptr_t>(storage_.data() + kGuard);
+    address = (address + 63) / 64 * 64 + static_cast<std::size_t>(shift) * sizeof(T);
+    data_ = reinterpret_cast<T*>(address);
+  }
+  T* data() { return data_; }
+  const T* data() const { return data_; }
+  T& operator[](std::int64_t i) { return data_[i]; }
+  const T& operator[](std::int64_t i) const { return data_[i]; }
+  bool guards_intact() const {
+    const auto* begin = reinterpret_cast<const unsigned char*>(data_);
+    return std::all_of(begin - kGuard, begin, [](unsigned char b) { return b == kPoison; }) &&
+           std::all_of(begin + bytes_, begin + bytes_ + kGuard,
+                       [](unsigned char b) { return b == kPoison; });
+  }
+  bool same_bits(const Buffer& other) const {
+    return bytes_ == other.bytes_ && (bytes_ == 0 || std::memcmp(data_, other.data_, bytes_) == 0);
+  }
+
+ private:
+  std::size_t bytes_;
+  std::vector<unsigned char> storage_;
+  T* data_;
+};
+
+struct Shape {
+  std::int64_t rows, cols;
+};
+
+/// Where rows lie: as in rmsnorm_rows; `shift` elements past alignment.
+struct Placement {
+  std::int64_t inner_rows, inner_stride, outer_stride, shift;
+  std::int64_t row(std::int64_t m) const {
+    return m / inner_rows * outer_stride + m % inner_rows * inner_stride;
+  }
+  std::int64_t extent(const Shape& shape) const {
+    std::int64_t end = shape.cols;
+    for (std::int64_t m = 0; m < shape.rows; ++m) end = std::max(end, row(m) + shape.cols);
+    return end;
+  }
+};
+Placement dense(const Shape& shape, std::int64_t shift = 0) {
+  return {std::max<std::int64_t>(shape.rows, 1), shape.cols,
+          std::max<std::int64_t>(shape.rows, 1) * shape.cols, shift};
+}
+
+enum class GammaOf { same, none };
+
+template <class T, class G>
+struct Problem {
+  using A = accumulation_t<T>;
+  Shape shape;
+  Placement x_place, dy_place;
+  bool has_gamma;
+  Buffer<T> x, dy;
+  Buffer<G> gamma;
+  double eps = 1e-6;
+
+  Problem(Shape shape_, Placement x_place_, Placement dy_place_, GammaOf gamma_of,
+          std::int64_t gamma_shift = 0)
+      : shape(shape_),
+        x_place(x_place_),
+        dy_place(dy_place_),
+        has_gamma(gamma_of == GammaOf::same),
+        x(x_place.extent(shape), x_place.shift),
+        dy(dy_place.extent(shape), dy_place.shift),
+        gamma(shape.cols, gamma_shift) {
+    std::mt19937 generator(static_cast<unsigned>(shape.rows * 7919 + shape.cols));
+    std::normal_distribution<double> normal;
+    // What lies between rows must not be read as part of one.
+    for (std::int64_t i = 0; i < x_place.extent(shape); ++i)
+      x[i] = from_double<T>(std::numeric_limits<double>::quiet_NaN());
+    for (std::int64_t m = 0; m < shape.rows; ++m) {
+      for (std::int64_t c = 0; c < shape.cols; ++c)
+        x[x_place.row(m) + c] = from_double<T>(normal(generator));
+    }
+    for (std::int64_t i = 0; i < dy_place.extent(shape); ++i)
+      dy[i] = from_double<T>(0.5 + normal(generator));
+    for (std::int64_t c = 0; c < shape.cols; ++c) gamma[c] = from_double<G>(normal(generator));
+  }
+  explicit Problem(Shape shape_, GammaOf gamma_of = GammaOf::same)
+      : Problem(shape_, dense(shape_), dense(shape_), gamma_of) {}
+
+  template <class Args>
+  void fill(Args& args, const rmsnorm_executor* executor) const {
+    args.rows = shape.rows;
+    args.cols = shape.cols;
+    args.x = rows_of(x, x_place);
+    args.gamma = has_gamma ? gamma.data() : nullptr;
+    args.gamma_dtype = has_gamma ? dtype_of(static_cast<const G*>(nullptr)) : RMSNORM_NO_DTYPE;
+    args.eps = eps;
+    args.executor = executor;
+  }
+  rmsnorm_rows rows_of(const Buffer<T>& buffer, const Placement& place) const {
+    return {buffer.data(), place.inner_rows, place.inner_stride, place.outer_stride,
+            dtype_of(static_cast<const T*>(nullptr))};
+  }
+  long double x_at(std::int64_t m, std::int64_t c) const { return wide(x[x_place.row(m) + c]); }
+  long double dy_at(std::int64_t m, std::int64_t c) const { return wide(dy[dy_place.row(m) + c]); }
+  long double gamma_at(std::int64_t c) const { return has_gamma ? wide(gamma[c]) : 1.0L; }
+};
+
+template <class T, class G>
+struct Results {
+  using A = accumulation_t<T>;
+  Buffer<T> y, dx;
+  Buffer<G> dgamma;
+  Buffer<A> rstd;
+  explicit Results(const Shape& shape, std::int64_t shift = 0)
+      : y(shape.rows * shape.cols, shift),
+        dx(shape.rows * shape.cols, shift),
+        dgamma(shape.cols, shift),
+        rstd(shape.rows, shift) {}
+  bool guards_intact() const {
+    return y.guards_intact() && dx.guards_intact() && dgamma.guards_intact() &&
+           rstd.guards_intact();
+  }
+};
+
+template <class T, class G>
+void run_forward(const rmsnorm_implementation& table, const Problem<T, G>& problem,
+                 Results<T, G>& results, const rmsnorm_executor* executor = nullptr) {
+  rmsnorm_forward_args args{};
+  problem.fill(args, executor);
+  args.y = results.y.data();
+  args.rstd = results.rstd.data();
+  REQUIRE(table.forward_refusal(&args) == nullptr);
+  REQUIRE(table.forward(&args) == RMSNORM_OK);
+}
+
+template <class T, class G>
+void run_backward(const rmsnorm_implementation& table, const Problem<T, G>& problem,
+                  Results<T, G>& results, bool want_dx = true, bool want_dgamma = true,
+                  const rmsnorm_executor* executor = nullptr) {
+  rmsnorm_backward_args args{};
+  problem.fill(args, executor);
+  args.dy = problem.rows_of(problem.dy, problem.dy_place);
+  args.rstd = results.rstd.data();
+  args.dx = want_dx ? results.dx.data() : nullptr;
+  args.dgamma = want_dgamma && problem.has_gamma ? results.dgamma.data() : nullptr;
+  args.workspace_bytes = table.backward_workspace_bytes(&args);
+  Buffer<unsigned char> workspace(static_cast<std::int64_t>(args.workspace_bytes));
+  args.workspace = workspace.data();
+  REQUIRE(table.backward(&args) == RMSNORM_OK);
+  REQUIRE(workspace.guards_intact());
+}
+
+/// The first wrong element, as text; empty when all are right.
+template <class T, class G>
+std::string first_error(const Problem<T, G>& problem, const Results<T, G>& results) {
+  const auto [rows, cols] = problem.shape;
+  std::vector<long double> dgamma(static_cast<std::size_t>(cols)), scale(dgamma);
+  const auto wrong = [](const char* what, std::int64_t m, std::int64_t c, long double got,
+                        long double want) {
+    return std::string(what) + "[" + std::to_string(m) + "," + std::to_string(c) + "] is " +
+           std::to_string(got) + ", should be " + std::to_string(want);
+  };
+  for (std::int64_t m = 0; m < rows; ++m) {
+    long double squares = 0, dot = 0, size = 0;
+    for (std::int64_t c = 0; c < cols; ++c) {
+      const long double x = problem.x_at(m, c), u = problem.dy_at(m, c) * problem.gamma_at(c);
+      squares += x * x;
+      dot += u * x;
+      size += std::fabs(u * x);
+    }
+    const long double rstd = 1 / std::sqrt(squares / cols + problem.eps);
+    for (std::int64_t c = 0; c < cols; ++c) {
+      const long double x = problem.x_at(m, c), dy = problem.dy_at(m, c);
+      const long double u = dy * problem.gamma_at(c);
+      const long double y = x * rstd * problem.gamma_at(c);
+      const long double got_y = wide(results.y[m * cols + c]);
+      if (!(std::fabs(got_y - y) <= allowed<T>(y, std::fabs(y)))) return wrong("y", m, c, got_y, y);
+      const long double direct = rstd * u, projected = x * rstd * rstd * rstd * dot / cols;
+      const long double dx = direct - projected, got_dx = wide(results.dx[m * cols + c]);
+      const long double dx_scale = std::fabs(direct) + std::fabs(projected) +
+                                   std::fabs(x) * rstd * rstd * rstd * size / cols;
+      if (!(std::fabs(got_dx - dx) <= allowed<T>(dx, dx_scale)))
+        return wrong("dx", m, c, got_dx, dx);
+      dgamma[static_cast<std::size_t>(c)] += dy * x * rstd;
+      scale[static_cast<std::size_t>(c)] += std::fabs(dy * x * rstd);
+    }
+  }
+  if (!problem.has_gamma) return {};
+  for (std::int64_t c = 0; c < cols; ++c) {
+    const long double want = dgamma[static_cast<std::size_t>(c)], got = wide(results.dgamma[c]);
+    if (!(std::fabs(got - want) <= allowed<G>(want, scale[static_cast<std::size_t>(c)])))
+      return wrong("dgamma", 0, c, got, want);
+  }
+  return {};
+}
+
+template <class T, class G>
+void check(const Problem<T, G>& problem, std::int64_t shift = 0) {
+  rmsnorm_executor executor{2, run_on_threads};
+  run_threads = 2;
+  for (const Supported& s : supported()) {
+    CAPTURE(s.name, problem.shape.rows, problem.shape.cols, problem.has_gamma, shift,
+            problem.x_place.inner_stride, problem.dy_place.inner_stride);
+    Results<T, G> results(problem.shape, shift);
+    run_forward(*s.table, problem, results, &executor);
+    run_backward(*s.table, problem, results, true, true, &executor);
+    CHECK(first_error(problem, results) == "");
+    CHECK(results.guards_intact());
+  }
+}
+
+std::vector<std::int64_t> columns_at_every_edge() {
+  std::vector<std::int64_t> cols;
+  for (std::int64_t c = 1; c <= 70; ++c) cols.push_back(c);
+  for (const std::int64_t c : {127,  128,  129,  130,  255,  256,  257,  1000,  1024,   1025,  2048,
+                               2049, 4095, 4096, 4097, 8191, 8192, 8193, 65537, 262143, 262145})
+    cols.push_back(c);
+  return cols;
+}
+
+#define EVERY_DTYPE_PAIR                                                           \
+  (std::pair<double, double>), (std::pair<float, float>), (std::pair<Half, Half>), \
+      (std::pair<Half, float>), (std::pair<Bfloat16, Bfloat16>), (std::pair<Bfloat16, float>)
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("tuned on the CPU is right at every edge of its vectors, unrolls and pieces",
+                   "[kernels][cpu]", EVERY_DTYPE_PAIR) {
+  using T = typename TestType::first_type;
+  using G = typename TestType::second_type;
+  for (const std::int64_t cols : columns_at_every_edge()) {
+    for (const std::int64_t rows : {1, 2, 3, 17, 129}) {
+      if (rows * cols > 600000) continue;
+      check(Problem<T, G>({rows, cols}));
+    }
+  }
+  for (const std::int64_t cols : {1, 16, 63, 129, 1000})
+    check(Problem<T, G>({5, cols}, GammaOf::none));
+}
+
+TEMPLATE_TEST_CASE("tuned on the CPU reads and writes at any address", "[kernels][cpu]",
+                   EVERY_DTYPE_PAIR) {
+  using T = typename TestType::first_type;
+  using G = typename TestType::second_type;
+  for (const std::int64_t shift : {1, 3, 7, 15}) {
+    for (const std::int64_t cols : {1, 15, 16, 64, 257, 1024}) {
+      const Shape shape{9, cols};
+      check(
+          Problem<T, G>(shape, dense(shape, shift), dense(shape, shift + 1), GammaOf::same, shift),
+          shift);
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("tuned on the CPU reads strided rows where they lie", "[kernels][cpu]",
+                   EVERY_DTYPE_PAIR) {
+  using T = typename TestType::first_type;
+  using G = typename TestType::second_type;
+  for (const std::int64_t cols : {1, 17, 64, 130, 8200}) {
+    const Shape shape{37, cols};
+    const Placement strided{37, cols + 5, 37 * (cols + 5), 0};
+    const Placement heads{4, cols, 4 * cols * 3 + 1, 1};
+    const Placement backwards_blocks{5, 2 * cols + 1, 11 * cols + 7, 0};
+    const Placement expanded{37, 0, 0, 0}, expanded_outer{4, cols, 0, 0};
+    check(Problem<T, G>(shape, strided, heads, GammaOf::same));
+    check(Problem<T, G>(shape, heads, expanded, GammaOf::same));
+    check(Problem<T, G>(shape, backwards_blocks, expanded_outer, GammaOf::same));
+  }
+}
+
+TEMPLATE_TEST_CASE("tuned on the CPU writes zero to dgamma of no rows and nothing else",
+                   "[kernels][cpu]", EVERY_DTYPE_PAIR) {
+  using T = typename TestType::first_type;
+  using G = typename TestType::second_type;
+  for (const std::int64_t cols : {1, 257, 8193, 262145}) {
+    const Problem<T, G> problem({0, cols});
+    for (const Supported& s : supported()) {
+      CAPTURE(s.name, cols);
+      Results<T, G> results(problem.shape);
+      run_forward(*s.table, problem, results);
+      run_backward(*s.table, problem, results);
+      bool zero = true;
+      for (std::int64_t c = 0; c < cols; ++c) zero = zero && wide(results.dgamma[c]) == 0;
+      CHECK(zero);
+      CHECK(results.guards_intact());
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("tuned on the CPU computes only what is asked for, to the same bits",
+                   "[kernels][cpu]", EVERY_DTYPE_PAIR) {
+  using T = typename TestType::first_type;
+  using G = typename TestType::second_type;
+  for (const Shape shape : {Shape{129, 257}, Shape{3, 8193}, Shape{2, 262145}}) {
+    const Problem<T, G> problem(shape);
+    for (const Supported& s : supported()) {
+      CAPTURE(s.name, shape.rows, shape.cols);
+      Results<T, G> both(shape), only_dx(shape), only_dgamma(shape);
+      const Results<T, G> untouched(shape);
+      run_forward(*s.table, problem, both);
+      run_forward(*s.table, problem, only_dx);
+      run_forward(*s.table, problem, only_dgamma);
+      run_backward(*s.table, problem, both);
+      run_backward(*s.table, problem, only_dx, true, false);
+      run_backward(*s.table, problem, only_dgamma, false, true);
+      CHECK(both.dx.same_bits(only_dx.dx));
+      CHECK(both.dgamma.same_bits(only_dgamma.dgamma));
+      CHECK(only_dx.dgamma.same_bits(untouched.dgamma));
+      CHECK(only_dgamma.dx.same_bits(untouched.dx));
+    }
+  }
+}
+
+TEST_CASE("tuned on the CPU asks for scratch that is bounded and none for what nobody wants",
+          "[kernels][cpu]") {
+  float some = 0;
+  for (const Supported& s : supported()) {
+    for (const std::int64_t cols : {1, 128, 4096, 16384}) {
+      for (const std::int64_t rows : {1, 100, 10000, 100000000}) {
+        for (const std::int32_t dtype : {RMSNORM_FLOAT64, RMSNORM_FLOAT32, RMSNORM_BFLOAT16}) {
+          CAPTURE(s.name, rows, cols, dtype);
+          rmsnorm_backward_args args{};
+          args.rows = rows;
+          args.cols = cols;
+          args.x.dtype = args.gamma_dtype = dtype;
+          args.dx = args.dgamma = &some;
+          const std::size_t bytes = s.table->backward_workspace_bytes(&args);
+          CHECK(bytes > 0);
+          CHECK(bytes <= 8000000);
+          args.workspace_bytes = bytes - 1;
+          CHECK(s.table->backward(&args) == RMSNORM_WORKSPACE);
+          args.dgamma = nullptr;
+          CHECK(s.table->backward_workspace_bytes(&args) <= 1 << 14);
+          args.dx = nullptr;
+          CHECK(s.table->backward_workspace_bytes(&args) == 0);
+        }
+      }
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("tuned on the CPU gives the same bits on any number of threads and in any run",
+                   "[kernels][cpu]", EVERY_DTYPE_PAIR) {
+  using T = typename TestType::first_type;
+  using G = typename TestType::second_type;
+  for (const Shape shape :
+       {Shape{1000, 129}, Shape{300, 1024}, Shape{5, 16385}, Shape{1, 262145}, Shape{3, 300000}}) {
+    const Problem<T, G> problem(shape);
+    for (const Supported& s : supported()) {
+      Results<T, G> alone(shape);
+      run_forward(*s.table, problem, alone);
+      run_backward(*s.table, problem, alone);
+      for (const int threads : {1, 2, 8}) {
+        CAPTURE(s.name, shape.rows, shape.cols, threads);
+        run_threads = threads;
+        const rmsnorm_executor executor{threads, run_on_threads};
+        Results<T, G> results(shape);
+        run_forward(*s.table, problem, results, &executor);
+        run_backward(*s.table, problem, results, true, true, &executor);
+        CHECK(results.y.same_bits(alone.y));
+        CHECK(results.rstd.same_bits(alone.rstd));
+        CHECK(results.dx.same_bits(alone.dx));
+        CHECK(results.dgamma.same_bits(alone.dgamma));
+      }
+    }
+  }
+}
+
+TEST_CASE("tuned on the CPU gives the same gradients 100 times", "[kernels][cpu]") {
+  const Shape shape{129, 513};
+  const Problem<Bfloat16, float> problem(shape);
+  run_threads = 8;
+  const rmsnorm_executor executor{8, run_on_threads};
+  for (const Supported& s : supported()) {
+    Results<Bfloat16, float> first(shape);
+    run_forward(*s.table, problem, first, &executor);
+    run_backward(*s.table, problem, first, true, true, &executor);
+    bool same = true;
+    for (int run = 0; run < 100; ++run) {
+      Results<Bfloat16, float> again(shape);
+      run_forward(*s.table, problem, again, &executor);
+      run_backward(*s.table, problem, again, true, true, &executor);
+      same = same && again.dx.same_bits(first.dx) && again.dgamma.same_bits(first.dgamma);
+    }
+    CAPTURE(s.name);
+    CHECK(same);
+  }
+}
+
+TEMPLATE_TEST_CASE("a row has the same bits alone, at any address and among any others",
+                   "[kernels][cpu]", EVERY_DTYPE_PAIR) {
+  using T = typename TestType::first_type;
+  using G = typename TestType::second_type;
+  run_threads = 8;
+  const rmsnorm_executor executor{8, run_on_threads};
+  for (const Shape shape : {Shape{200, 130}, Shape{100, 1024}, Shape{40, 8195}, Shape{9, 66000}}) {
+    const Problem<T, G> many(shape);
+    for (const Supported& s : supported()) {
+      Results<T, G> all(shape);
+      run_forward(*s.table, many, all, &executor);
+      for (const std::int64_t m : {std::int64_t(0), shape.rows / 2, shape.rows - 1}) {
+        for (const std::int64_t shift : {0, 1}) {
+          CAPTURE(s.name, shape.rows, shape.cols, m, shift);
+          const Shape one{1, shape.cols};
+          Problem<T, G> single(one, dense(one, shift), dense(one), GammaOf::same);
+          std::copy_n(many.x.data() + m * shape.cols, shape.cols, single.x.data());
+          std::copy_n(many.gamma.data(), shape.cols, single.gamma.data());
+          Results<T, G> alone(one, shift);
+          run_forward(*s.table, single, alone, &executor);
+          const std::size_t bytes = static_cast<std::size_t>(shape.cols) * sizeof(T);
+          CHECK(std::memcmp(alone.y.data(), all.y.data() + m * shape.cols, bytes) == 0);
+          CHECK(std::memcmp(alone.rstd.data(), all.rstd.data() + m, sizeof(alone.rstd[0])) == 0);
+        }
+      }
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("tuned on the CPU keeps NaN and infinities in their row", "[kernels][cpu]",
+                   EVERY_DTYPE_PAIR) {
+  using T = typename TestType::first_type;
+  using G = typename TestType::second_type;
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const double special : {std::numeric_limits<double>::quiet_NaN(), kInfinity, -kInfinity}) {
+    for (const std::int64_t cols : {5, 64, 131}) {
+      const Shape shape{9, cols};
+      Problem<T, G> clean(shape), dirty(shape);
+      dirty.x[4 * cols + 2] = from_double<T>(special);
+      for (const Supported& s : supported()) {
+        CAPTURE(s.name, cols, special);
+        Results<T, G> want(shape), got(shape);
+        run_forward(*s.table, clean, want);
+        run_backward(*s.table, clean, want);
+        run_forward(*s.table, dirty, got);
+        run_backward(*s.table, dirty, got);
+        CHECK(std::isnan(wide(got.y[4 * cols + 2])));
+        CHECK(std::isnan(wide(got.dx[4 * cols + 2])));
+        for (std::int64_t m = 0; m < shape.rows; ++m) {
+          if (m == 4) continue;
+          const std::size_t bytes = static_cast<std::size_t>(cols) * sizeof(T);
+          CHECK(std::memcmp(got.y.data() + m * cols, want.y.data() + m * cols, bytes) == 0);
+          CHECK(std::memcmp(got.dx.data() + m * cols, want.dx.data() + m * cols, bytes) == 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("tuned on the CPU does not overflow on rows of the largest float16", "[kernels][cpu]") {
+  const Shape shape{3, 4099};
+  Problem<Half, Half> problem(shape);
+  for (std::int64_t i = 0; i < shape.rows * shape.cols; ++i)
+    problem.x[i] = from_double<Half>(i % 2 == 0 ? 65504.0 : -65504.0);
+  check(problem);
+}
+
+TEMPLATE_TEST_CASE("tuned on the CPU rounds once, to nearest, ties to even, denormals kept",
+                   "[kernels][cpu]", Half, Bfloat16) {
+  using T = TestType;
+  // Every pattern of 16 bits as gamma over x = 1 with eps that leaves rstd exactly 1: y is gamma.
+  // Then gamma of float32 on every tie and beside it.
+  const std::int64_t cols = 1 << 16;
+  for (const Supported& s : supported()) {
+    for (const int offset : {-1, 0, 1}) {
+      CAPTURE(s.name, offset);
+      Problem<T, float> problem({1, cols});
+      problem.eps = 1e-12;
+      for (std::int64_t c = 0; c < cols; ++c) {
+        problem.x[c] = from_double<T>(1);
+        T low{static_cast<std::uint16_t>(c)}, high{static_cast<std::uint16_t>(c + 1)};
+        float gamma = widen(low);
+        if (std::isfinite(gamma) && std::isfinite(widen(high))) {
+          gamma = static_cast<float>(
+              (static_cast<double>(gamma) + static_cast<double>(widen(high))) / 2);
+          if (offset != 0) gamma = std::nextafter(gamma, offset < 0 ? -HUGE_VALF : HUGE_VALF);
+        }
+        problem.gamma[c] = gamma;
+      }
+      Results<T, float> results({1, cols});
+      run_forward(*s.table, problem, results);
+      REQUIRE(results.rstd[0] == 1.0f);
+      std::int64_t different = 0;
+      for (std::int64_t c = 0; c < cols; ++c) {
+        T want;
+        narrow(problem.gamma[c], want);
+        const bool both_nan = std::isnan(widen(want)) && std::isnan(widen(results.y[c]));
+        different += !both_nan && want.bits != results.y[c].bits;
+      }
+      CHECK(different == 0);
+    }
+  }
+}
+
+TEST_CASE("tuned on the CPU has the same bits with AVX2 and AVX-512", "[kernels][cpu]") {
+  const auto *avx2 = tuned_table(Isa::avx2), *avx512 = tuned_table(Isa::avx512);
+  if (avx2 == nullptr || avx512 == nullptr) return;
+  for (const Shape shape : {Shape{17, 1}, Shape{33, 77}, Shape{129, 1000}, Shape{2, 70001}}) {
+    const Problem<float, float> problem(shape);
+    Results<float, float> a(shape), b(shape);
+    run_forward(*avx2, problem, a);
+    run_backward(*avx2, problem, a);
+    run_forward(*avx512, problem, b);
+    run_backward(*avx512, problem, b);
+    CAPTURE(shape.rows, shape.cols);
+    CHECK(a.y.same_bits(b.y));
+    CHECK(a.dx.same_bits(b.dx));
+    CHECK(a.dgamma.same_bits(b.dgamma));
+  }
+}
+
+TEST_CASE("the table of tuned is the one with the widest vectors that this processor has",
+          "[kernels][cpu]") {
+  const std::vector<Supported> all = supported();
+  REQUIRE(!all.empty());
+  CHECK(all.front().isa == Isa::generic);
+  CHECK(rmsnorm_tuned_cpu() == all.back().table);
+  for (const Supported& s : all) {
+    CAPTURE(s.name);
+    CHECK(s.table->abi_version == RMSNORM_ABI_VERSION);
+    CHECK(s.table->device_type == RMSNORM_CPU);
+    CHECK(std::string(s.table->name) == "tuned");
+  }
+}
