@@ -203,7 +203,7 @@ TEST_CASE("the CPU skips graphs and says why", "[benchmark]") {
   }
 }
 
-TEST_CASE("time grows with the rows", "[benchmark]") {
+TEST_CASE("B038 time grows with the rows", "[benchmark]") {
   // 64 times the rows, well above the cost of a call: over four times the time, whatever else runs.
   const auto fastest_us = [](std::int64_t rows) {
     Config config = small_config({"rowwise"}, {"cold"}, {"forward"}, rows, 256);
