@@ -9,14 +9,22 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 # CMake reruns itself when its own files change; it cannot know of another libtorch, compiler or preset file.
 fingerprint() { cat "$root/build/setup.env" "$root/CMakePresets.json"; }
 
+# The architecture of the GPU that is here, as CMake names it; nothing where there is none, and the preset's then holds.
+architecture_here() {
+  [[ $RMSNORM_PRESET == cuda ]] && has_gpu || return 0
+  nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d '. '
+}
+
 configure() {
-  local dir=$root/build/$RMSNORM_PRESET want
-  want=$(fingerprint)
+  local dir=$root/build/$RMSNORM_PRESET want architecture flags=()
+  architecture=$(architecture_here)
+  [[ ! $architecture =~ ^[0-9]+$ ]] || flags=(-DRMSNORM_CUDA_ARCHITECTURES="$architecture")
+  want=$(fingerprint && printf '%s' "$architecture")
   # build.ninja comes last in a configuration: without it, the one before broke off.
   [[ ! -e $dir/build.ninja || $want != "$(cat "$dir/.configured-for" 2>/dev/null)" ]] || return 0
   say "configuring preset $RMSNORM_PRESET"
   # A cache that remembers another libtorch would win over the new one.
-  (cd "$root" && cmake --fresh --preset "$RMSNORM_PRESET" >&2) ||
+  (cd "$root" && cmake --fresh --preset "$RMSNORM_PRESET" "${flags[@]}" >&2) ||
     die 3 "configure: preset $RMSNORM_PRESET must configure; cmake failed (its message is above); mend that and run this again"
   printf '%s\n' "$want" >"$dir/.configured-for"
 }

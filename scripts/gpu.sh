@@ -29,7 +29,8 @@ step_tests() {
 
 step_checks() {
   local operation
-  record check-environment "$bin/rmsnorm" check-environment --out "$reports"
+  record check-environment "$bin/rmsnorm" check-environment --config configs/minimum.yaml --device cuda \
+    --out "$reports"
   record reference "$bin/rmsnorm" reference --config configs/minimum.yaml --device cuda --out "$reports"
   for operation in forward backward gamma; do
     record "check-$operation" "$bin/rmsnorm" "check-$operation" --config configs/minimum.yaml --device cuda \

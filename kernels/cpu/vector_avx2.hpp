@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/cpu/dtype.hpp"  // the element types alone
+#include "kernels/cpu/dtype.hpp"
 
 // Vectors of AVX2, FMA and F16C. vector_generic.hpp says what each function is.
 

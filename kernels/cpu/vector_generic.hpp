@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "kernels/cpu/dtype.hpp"  // the element types alone
+#include "kernels/cpu/dtype.hpp"
 
 // The vectors that the loops of tuned_rows.hpp are written in, for any processor: 16 bytes, which
 // the compiler maps to SSE2 or NEON. The other vector_*.hpp have the same functions. +, - and * are

@@ -11,6 +11,7 @@ constexpr std::int64_t kLaneVectors = 4;  // vectors that a lane holds of a row
 constexpr std::int64_t kLaneElements =
     8;  // elements that a lane holds of a row that is not aligned
 constexpr std::int64_t kMaxBlockThreads = 512;
+constexpr std::int64_t kElementThreads = 480;  // of the longest rows that start anywhere
 constexpr std::int64_t kMaxForwardVectors =
     8;  // 512 threads x 8 vectors is the longest row in registers
 constexpr std::int64_t kSplitMaxRows = 512;  // measured crossover of split and ring at 4096 columns
@@ -105,9 +106,10 @@ BackwardPlan ring_plan(const Problem& p, const Device& device) {
   const std::int64_t vectors = row_vectors(p);
   std::int64_t most_stages = 3;
   if (!p.aligned) {
-    plan.vectors = p.cols <= 2048 ? 8 : p.cols <= 8192 ? 16 : 32;  // elements per thread
-    plan.group_threads = p.cols <= 1024 ? 128 : p.cols <= 2048 ? 256 : p.cols <= 4608 ? 288 : 512;
-    plan.groups = plan.group_threads == 128 ? 4 : plan.group_threads <= 288 ? 2 : 1;
+    // Elements per thread, and groups, so that all warps together are sixteen at most.
+    plan.vectors = p.cols <= 1024 ? 8 : p.cols <= 2240 ? 10 : p.cols <= 9600 ? 20 : 32;
+    plan.group_threads = p.cols <= 1024 ? 128 : p.cols <= 4480 ? 224 : kElementThreads;
+    plan.groups = p.cols <= 1024 ? 3 : p.cols <= 4480 ? 2 : 1;
     plan.pace = 1.0f;
   } else if (vectors <= 256) {
     plan.vectors = 2;
@@ -160,7 +162,7 @@ BackwardPlan ring_plan(const Problem& p, const Device& device) {
 
 bool ring_takes(const Problem& p, const Device& device) {
   if (device.compute_capability < 90) return false;
-  if (!p.aligned) return p.cols <= 32 * kMaxBlockThreads;
+  if (!p.aligned) return p.cols <= 32 * kElementThreads;
   return ceil_div(row_vectors(p), device.max_cluster) <= 4 * kMaxBlockThreads;
 }
 

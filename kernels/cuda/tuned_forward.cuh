@@ -17,8 +17,15 @@ struct ForwardParams {
   T* y;
   float* rstd;
   std::int64_t rows, cols;
-  float eps, inverse_cols;
+  float eps, float_cols;
 };
+
+/// Divided and rounded as exactly as float32 can: a reciprocal of cols and the fast rsqrt are off
+/// by two more bits, and the division is one per row.
+template <class T>
+__device__ __forceinline__ float inverse_rms(float square_sum, const ForwardParams<T>& p) {
+  return __frsqrt_rn(square_sum / p.float_cols + p.eps);
+}
 
 constexpr int kMaxWarps = 16;
 
@@ -94,7 +101,7 @@ __global__ void __launch_bounds__(256)
       A::widen(packed[r][j], values);
       sum += square_sum(values);
     }
-    const float rstd = rsqrtf(lanes_sum(sum, lanes) * p.inverse_cols + p.eps);
+    const float rstd = inverse_rms(lanes_sum(sum, lanes), p);
     if (row >= p.rows) continue;
 #pragma unroll
     for (int j = 0; j < V; ++j) {
@@ -138,7 +145,7 @@ __global__ void __launch_bounds__(512)
     widen_pack<T>(packed[j], values);
     sum += square_sum(values);
   }
-  const float rstd = rsqrtf(block_sum_once(sum) * p.inverse_cols + p.eps);
+  const float rstd = inverse_rms(block_sum_once(sum), p);
   if (threadIdx.x == 0 && p.rstd != nullptr) p.rstd[row] = rstd;
 #pragma unroll
   for (int j = 0; j < V; ++j) pin(packed[j]);  // not the widened row across the barrier
@@ -211,7 +218,7 @@ __global__ void __launch_bounds__(512, 3)
   barrier_wait_cluster(exchanged, 0);
   float total = 0;
   for (int i = lane; i < cluster * kWarps; i += 32) total += (&sums[0][0])[i];
-  const float rstd = rsqrtf(lanes_sum(total) * p.inverse_cols + p.eps);
+  const float rstd = inverse_rms(lanes_sum(total), p);
   if (rank == 0 && threadIdx.x == 0 && p.rstd != nullptr) p.rstd[row] = rstd;
   uint4* y = reinterpret_cast<uint4*>(p.y + row * p.cols) + begin;
 #pragma unroll 4
@@ -254,7 +261,7 @@ __global__ void __launch_bounds__(512)
       sum += square_sum(values);
     }
   }
-  const float rstd = rsqrtf(block_sum_once(sum) * p.inverse_cols + p.eps);
+  const float rstd = inverse_rms(block_sum_once(sum), p);
   if (threadIdx.x == 0 && p.rstd != nullptr) p.rstd[row] = rstd;
   uint4* y = reinterpret_cast<uint4*>(p.y + row * p.cols);
   for (std::int64_t begin = (vectors - 1) / step * step; begin >= 0; begin -= step) {
@@ -356,7 +363,7 @@ __global__ void __launch_bounds__(512)
     widen_pack<T>(packed[j], values);
     sum += square_sum(values);
   }
-  const float rstd = rsqrtf(block_sum_once(sum) * p.inverse_cols + p.eps);
+  const float rstd = inverse_rms(block_sum_once(sum), p);
   if (threadIdx.x == 0 && p.rstd != nullptr) p.rstd[row] = rstd;
   if (t < edges) narrow(edge_value * rstd * edge_factor, y[edge]);
 #pragma unroll

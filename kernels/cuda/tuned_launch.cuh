@@ -47,7 +47,7 @@ cudaError_t launch_forward(const rmsnorm_forward_args& args, const ForwardPlan& 
                              args.rows,
                              args.cols,
                              static_cast<float>(args.eps),
-                             static_cast<float>(1.0 / static_cast<double>(args.cols))};
+                             static_cast<float>(args.cols)};
     switch (plan.path) {
       case ForwardPath::lanes: {
         const std::int64_t rows_per_block = plan.threads / plan.lanes * plan.rows;
@@ -135,22 +135,22 @@ cudaError_t launch_ring(const rmsnorm_backward_args& args, const BackwardPlan& p
   if (!context.aligned) {
     ring.part_bytes = ring_part_bytes(problem, plan);
     const ElementWindows<T> windows = windows_of<T>(args);
-    const auto run = [&](auto elements, auto threads, auto reread) {
-      return launch_kernel<backward_ring_elements_kernel<T, G, elements(), threads(), reread(), F>>(
+    const auto run = [&](auto elements, auto threads) {
+      return launch_kernel<backward_ring_elements_kernel<T, G, elements(), threads(), F>>(
           launch, limit, p, gamma, ring, windows);
     };
     using std::integral_constant;
     switch (plan.vectors * 1000 + plan.group_threads) {
       case 8128:
-        return run(integral_constant<int, 8>{}, integral_constant<int, 128>{}, std::false_type{});
-      case 8256:
-        return run(integral_constant<int, 8>{}, integral_constant<int, 256>{}, std::false_type{});
-      case 16288:
-        return run(integral_constant<int, 16>{}, integral_constant<int, 288>{}, std::false_type{});
-      case 16512:
-        return run(integral_constant<int, 16>{}, integral_constant<int, 512>{}, std::false_type{});
+        return run(integral_constant<int, 8>{}, integral_constant<int, 128>{});
+      case 10224:
+        return run(integral_constant<int, 10>{}, integral_constant<int, 224>{});
+      case 20224:
+        return run(integral_constant<int, 20>{}, integral_constant<int, 224>{});
+      case 20480:
+        return run(integral_constant<int, 20>{}, integral_constant<int, 480>{});
       default:
-        return run(integral_constant<int, 32>{}, integral_constant<int, 512>{}, std::true_type{});
+        return run(integral_constant<int, 32>{}, integral_constant<int, 480>{});
     }
   }
   ring.part_bytes = ring_part_bytes(problem, plan);

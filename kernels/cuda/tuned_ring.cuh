@@ -662,8 +662,8 @@ struct Elements {
 };
 
 /// kThreads per row, known here so that the columns of a thread are constants and not 32 registers.
-template <class T, class G, int E, int kThreads, bool kReread, Fault F>
-__global__ void __launch_bounds__(kThreads <= 288 ? 608 : 544, 1)
+template <class T, class G, int E, int kThreads, Fault F>
+__global__ void __launch_bounds__(512, 1)
     backward_ring_elements_kernel(BackwardParams<T> p, const G* __restrict__ gamma, RingParams ring,
                                   ElementWindows<T> windows) {
 #if __CUDA_ARCH__ >= 900  // the policy never chooses it below
@@ -672,11 +672,10 @@ __global__ void __launch_bounds__(kThreads <= 288 ? 608 : 544, 1)
   unsigned char* stages = ring_start(shared);
   const BarrierAddress full = shared_address(header.full), empty = shared_address(header.empty);
   const int consumers = ring.groups * kThreads;
-  const int warps = kThreads / 32;
   const int cols = static_cast<int>(p.cols);
 
   allow_next_kernel();
-  prepare_ring<false>(header, ring.stages * ring.groups, 1, kReread ? warps : 1);
+  prepare_ring<false>(header, ring.stages * ring.groups, 1, 1);
   wait_for_previous_kernel();
 
   float sums[E][1] = {};
@@ -697,8 +696,6 @@ __global__ void __launch_bounds__(kThreads <= 288 ? 608 : 544, 1)
     const std::int64_t group_step = layout.row_step;
     std::int64_t row = layout.first_row;
     float next_rstd = row < p.rows ? p.rstd[row] : 0.0f;
-    RowCursor<T> x_row(p.x, row < p.rows ? row : 0, group_step, 0),
-        dy_row(p.dy, row < p.rows ? row : 0, group_step, 0);
     int stage = 0;
     unsigned parity = 0, turn = 0;
 #pragma unroll 1
@@ -707,14 +704,12 @@ __global__ void __launch_bounds__(kThreads <= 288 ? 608 : 544, 1)
       if (row + group_step < p.rows) next_rstd = p.rstd[row + group_step];
       const unsigned slot = layout.slot(stage);
       const T* x_stage = reinterpret_cast<const T*>(
-          stages + layout.x(stage) + (reinterpret_cast<std::uintptr_t>(x_row.get()) & 127));
+          stages + layout.x(stage) + (reinterpret_cast<std::uintptr_t>(p.x(row)) & 127));
       const T* dy_stage = reinterpret_cast<const T*>(
-          stages + layout.dy(stage) + (reinterpret_cast<std::uintptr_t>(dy_row.get()) & 127));
-      x_row.next();
-      dy_row.next();
+          stages + layout.dy(stage) + (reinterpret_cast<std::uintptr_t>(p.dy(row)) & 127));
       barrier_wait(full + slot, parity);
 
-      Elements<T, kReread ? 1 : E> x, dy;
+      Elements<T, E> x, dy;
       float dot = 0;
       scale.pin();
 #pragma unroll
@@ -724,44 +719,29 @@ __global__ void __launch_bounds__(kThreads <= 288 ? 608 : 544, 1)
         const int column = thread + i * kThreads;
         const T x_value = column < cols ? x_stage[column] : T(0.0f);
         const T dy_value = column < cols ? dy_stage[column] : T(0.0f);
-        if constexpr (!kReread) {
-          x.set(i, x_value);
-          dy.set(i, dy_value);
-        }
+        x.set(i, x_value);
+        dy.set(i, dy_value);
         dot += widen(dy_value) * scale.get(i) * widen(x_value);
       }
       dot = lanes_sum(dot);
       float* group_sums = header.group_sums[group][turn];
       if (thread % 32 == 0) group_sums[thread / 32] = dot;
       group_barrier(group, kThreads);
-      if (!kReread && thread == 0) barrier_arrive(empty + slot);
+      if (thread == 0) barrier_arrive(empty + slot);
       const float projection = rstd * (sum_of_warps(group_sums) * rstd * p.inverse_cols);
-      if constexpr (!kReread) {
-        x.pin();
-        dy.pin();
-      }
+      x.pin();
+      dy.pin();
       scale.pin();
 #pragma unroll
       for (int i = 0; i < E; ++i) {
         if (i % 8 == 0) asm volatile("" ::: "memory");
         const int column = thread + i * kThreads;
         if (column >= cols) continue;
-        float xv[1], dyv[1];
-        if constexpr (kReread) {
-          xv[0] = widen(x_stage[column]);
-          dyv[0] = widen(dy_stage[column]);
-        } else {
-          xv[0] = x.get(i);
-          dyv[0] = dy.get(i);
-        }
+        const float xv[1] = {x.get(i)}, dyv[1] = {dy.get(i)};
         const float factor[1] = {scale.get(i)};
         float out[1];
         backward_elements(xv, dyv, factor, rstd, projection, out, sums[i]);
         if (p.dx != nullptr) narrow(out[0], p.dx[row * p.cols + column]);
-      }
-      if constexpr (kReread) {
-        __syncwarp();
-        if (thread % 32 == 0) barrier_arrive(empty + slot);
       }
       if (++stage == ring.stages) {
         stage = 0;

@@ -1,5 +1,6 @@
 #include "cli/app.hpp"
 
+#include <c10/core/DeviceGuard.h>
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
@@ -90,6 +91,10 @@ Exit run(const std::string& command, const Options& options, const std::vector<s
     report.set_environment(environment_of(chosen.device));
     if (with_device && !options.quiet) print_line(chosen.announcement);
     Context context{options, std::move(config), chosen.device, report, argv};
+    // Current for everything that the body does: implementations run on the current device's
+    // stream.
+    const c10::OptionalDeviceGuard guard(chosen.device.is_cuda() ? std::optional(chosen.device)
+                                                                 : std::nullopt);
     body(context);
     write_report = context.write_report;
     exit = report.verdict();
@@ -118,9 +123,10 @@ Subcommand add_subcommand(Program& program, const std::string& name, const std::
   sub->add_option("--config", options->config, "YAML file: cases, tolerances, seed, device, ...")
       ->required(needs == Needs::config_and_device);
   sub->add_option("--device", options->device, "cpu, cuda, cuda:I or auto (default: the config's)");
-  sub->add_option("--implementation", options->implementations,
-                  "rowwise, tuned, reference, aten, plugin:PATH, mutant:NAME; may be repeated (default: "
-                  "the config's)")
+  sub->add_option(
+         "--implementation", options->implementations,
+         "rowwise, tuned, reference, aten, plugin:PATH, mutant:NAME; may be repeated (default: "
+         "the config's)")
       ->allow_extra_args(false);
   sub->add_option("--case", options->case_pattern,
                   "only cases of this name; * stands for any text");

@@ -260,7 +260,7 @@ TEST_CASE("a damaged newest checkpoint is left out for the one before, and all d
   const TemporaryFolder folder;
   IntegrationRequest request = request_for(small_config(), folder.path());
   const IntegrationResult want = train_integration(request);
-  const fs::path newest = folder / "kernel-rowwise" / "step-000040.ckpt";
+  const fs::path newest = folder / "kernel-tuned" / "step-000040.ckpt";
   const Snapshot straight = check_checkpoint(newest);
   std::string bytes = read_file(newest);
   bytes[bytes.size() / 2] ^= 1;

@@ -106,7 +106,7 @@ TEST_CASE("B129 checkpoints that will not load: file, reason and exit code", "[f
   const Project project;
   REQUIRE(project.train({"--steps", "3", "--checkpoint-every", "0"}).exit_code == 0);
   REQUIRE(run_program(project.folder.path(), {"check-checkpoints"}).exit_code == 0);
-  const fs::path file = project.checkpoints / "kernel-rowwise/step-000003.ckpt";
+  const fs::path file = project.checkpoints / "kernel-tuned/step-000003.ckpt";
   const std::string good = read_file(file);
   std::string bad = good;
   std::string reason;
@@ -132,7 +132,7 @@ TEST_CASE("B129 checkpoints that will not load: file, reason and exit code", "[f
     const Finished done = run_program(project.folder.path(), arguments);
     CAPTURE(done.err);
     CHECK(done.exit_code == 1);
-    CHECK(contains(done.err, "kernel-rowwise/step-000003.ckpt: "));
+    CHECK(contains(done.err, "kernel-tuned/step-000003.ckpt: "));
     CHECK(contains(done.err, reason));
     CHECK(read_file(file) == bad);
   }

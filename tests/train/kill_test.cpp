@@ -28,14 +28,14 @@ struct Lanes {
 Lanes final_state(const fs::path& project) {
   const fs::path folder = project / "artifacts/checkpoints";
   return {check_checkpoint(folder / "reference/step-000040.ckpt"),
-          check_checkpoint(folder / "kernel-rowwise/step-000040.ckpt")};
+          check_checkpoint(folder / "kernel-tuned/step-000040.ckpt")};
 }
 
 /// Tells, as soon as the system knows, of a file that is made in one of two folders.
 class Watch {
  public:
   explicit Watch(const fs::path& checkpoints) : fd_(::inotify_init1(IN_CLOEXEC)) {
-    for (const char* path : {"reference", "kernel-rowwise"}) {
+    for (const char* path : {"reference", "kernel-tuned"}) {
       fs::create_directories(checkpoints / path);
       ::inotify_add_watch(fd_, (checkpoints / path).c_str(), IN_CREATE);
     }
@@ -63,7 +63,7 @@ class Watch {
 };
 
 bool has_temporary(const fs::path& checkpoints) {
-  for (const char* path : {"reference", "kernel-rowwise"}) {
+  for (const char* path : {"reference", "kernel-tuned"}) {
     for (const std::string& name : names_in(checkpoints / path))
       if (name.ends_with(".tmp")) return true;
   }
