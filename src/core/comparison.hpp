@@ -82,8 +82,9 @@ int dropped_significand_bits(Dtype dtype);
 ///    gain of want itself rounded to the dtype where that is larger (equal elements have equal
 ///    rounding errors, which do not average out), plus the same a and s terms. Rounding averages
 ///    out in the gain; a wrong scale, such as N-1 for N, does not.
-/// Rows in which want is not finite are held to the elementwise rule alone.
-/// Nothing compared, or a want that is zero everywhere, is `mistrusted`.
+/// Rows in which want is not finite, or larger than the dtype, are held to the elementwise rule
+/// alone; where rounding want to the dtype overflows, the infinity of its sign is right.
+/// Nothing compared, or a want that is zero (or overflows) everywhere, is `mistrusted`.
 class Comparison {
  public:
   Comparison(const Bounds& bounds, std::int64_t cols);
@@ -107,6 +108,8 @@ class Comparison {
 
   void add_finite_row(const double* want, const double* magnitude, const double* got, RowSums row);
   void add_nonfinite_row(const double* want, const double* got);
+  /// Whether a right result may be infinite: the dtype ends before, or within the tolerance of, that.
+  bool may_overflow(double abs_want) const;
   void note_worst(std::int64_t index, double want, double got, double tolerance);
   void finish_row(const RowSums& row);
   void judge_row(const RowSums& row);

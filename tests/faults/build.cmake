@@ -1,3 +1,4 @@
+cmake_minimum_required(VERSION 3.25)
 # Faults of a build, by CHECK: what the compile and link lines, the sources and a configure run show.
 
 function(fail)
@@ -123,7 +124,7 @@ elseif(CHECK STREQUAL B043)
     if(NOT launch_count EQUAL followed_count)
       fail("${source}: ${launch_count} launches, ${followed_count} of them followed by their status")
     endif()
-    if(text MATCHES "[^=] cudaLaunchKernelEx?\\(" OR text MATCHES "\n *cuda[A-Z][A-Za-z]*\\(")
+    if(text MATCHES "[@{}] *\n *cuda[A-Z][A-Za-z]*\\(")
       fail("${source}: a CUDA status goes nowhere: ${CMAKE_MATCH_0}")
     endif()
   endforeach()

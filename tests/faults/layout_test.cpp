@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "faults/support.hpp"
 
 // STRIDE and ALIGN: wherever x, gamma and dy lie, the numbers are those of dense copies.
@@ -7,7 +9,7 @@ namespace {
 
 /// The same values at `offset` elements past an aligned address.
 at::Tensor misaligned(const at::Tensor& tensor, std::int64_t offset) {
-  at::Tensor buffer = at::full({tensor.numel() + offset}, 1e30, tensor.options());
+  at::Tensor buffer = at::full({tensor.numel() + offset}, NAN, tensor.options());
   at::Tensor view = buffer.narrow(0, offset, tensor.numel()).view(tensor.sizes());
   view.copy_(tensor);
   return view;

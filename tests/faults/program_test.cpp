@@ -18,7 +18,7 @@ TEST_CASE("B132 every subcommand ends with its own exit code, time after time", 
   const Program program;
   program.write("c.yaml", config_text());
   const std::pair<std::vector<std::string>, int> runs[] = {
-      {{"check-environment"}, 0},
+      {{"check-environment", "--config", "c.yaml"}, 0},
       {{"acquire", "--config", "c.yaml"}, 0},
       {{"reference", "--config", "c.yaml"}, 0},
       {{"check-forward", "--config", "c.yaml"}, 0},
@@ -30,7 +30,7 @@ TEST_CASE("B132 every subcommand ends with its own exit code, time after time", 
       {{"check-forward", "--config", "c.yaml", "--case", "none"}, 4},
       {{"check-forward", "--config", "none.yaml"}, 3},
       {{"check-forward", "--config", "c.yaml", "--seed", "x"}, 2}};
-  for (int round = 0; round < 3; ++round) {
+  for (int round = 0; round < 2; ++round) {
     for (const auto& [arguments, want] : runs) {
       const ProcessResult result = program.run(arguments);
       CAPTURE(arguments, round, result.out, result.err);

@@ -1,3 +1,4 @@
+cmake_minimum_required(VERSION 3.25)
 # Every fault of the table in tests/README.md has a test with its id in its name, in the file that the table gives, and
 # that file is built; no test has an id that the table lacks.
 file(STRINGS ${TESTS_DIR}/README.md rows REGEX "^\\| B[0-9][0-9][0-9] ")
@@ -50,7 +51,7 @@ foreach(source IN LISTS sources)
   foreach(case IN LISTS cases)
     string(REGEX MATCH "\"(B[0-9][0-9][0-9]) " matched "${case}")
     set(id ${CMAKE_MATCH_1})
-    set(row ${rows})
+    set(row "${rows}")
     list(FILTER row INCLUDE REGEX "^\\| ${id} .*`${file}`")
     if(NOT row)
       string(APPEND problems "  ${id} has a test in tests/${file}, which the table does not say\n")
