@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <algorithm>
 
 #include <cerrno>
 #include <climits>
@@ -43,6 +44,7 @@ class Folder {
       const std::string name = entry->d_name;
       if (name != "." && name != "..") names.push_back(name);
     }
+    std::sort(names.begin(), names.end());
     return names;
   }
 

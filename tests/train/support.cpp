@@ -106,7 +106,7 @@ IntegrationRequest request_for(const Config& config, const fs::path& checkpoints
   request.data = draw_dataset(config.train, config.seed);
   request.data_sum = "drawn in memory";
   request.reference = reference_path(config);
-  request.kernel = kernel_path(config, *find_kernels("rowwise", RMSNORM_CPU), "rowwise");
+  request.kernel = kernel_path(config, *find_kernels("tuned", RMSNORM_CPU), "tuned");
   request.checkpoints = checkpoints;
   return request;
 }
