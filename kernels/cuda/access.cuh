@@ -37,7 +37,7 @@ struct Access<T, 1> {
   using Packed = T;
   static __device__ __forceinline__ Packed load_streaming(const T* from) { return *from; }
   static __device__ __forceinline__ Packed load(const T* from) { return *from; }
-  static __device__ __forceinline__ Packed zero() { return T(0); }
+  static __device__ __forceinline__ Packed zero() { return constant<T>(0.0f); }
   static __device__ __forceinline__ void widen(const Packed& packed, A (&values)[1]) {
     values[0] = cuda::widen(packed);
   }

@@ -53,6 +53,14 @@ __device__ __forceinline__ void narrow(float value, __nv_bfloat16& to) {
   to = __float2bfloat16_rn(value);
 }
 
+/// A number that T holds exactly.
+template <class T>
+__device__ __forceinline__ T constant(float value) {
+  T result;
+  narrow(value, result);
+  return result;
+}
+
 /// Rounds a number of the accumulation type to T and back.
 template <class T>
 struct RoundTo {

@@ -690,7 +690,9 @@ __global__ void __launch_bounds__(512, 1)
 #pragma unroll
     for (int i = 0; i < E; ++i) {
       const int column = thread + i * kThreads;
-      scale.set(i, column >= cols ? G(0.0f) : gamma == nullptr ? G(1.0f) : gamma[column]);
+      scale.set(i, column >= cols      ? constant<G>(0.0f)
+                   : gamma == nullptr ? constant<G>(1.0f)
+                                      : gamma[column]);
     }
     const RingLayout layout(ring, blockIdx.x, gridDim.x, group);
     const std::int64_t group_step = layout.row_step;
@@ -717,8 +719,8 @@ __global__ void __launch_bounds__(512, 1)
         // A few loads at a time: the compiler would hoist them all and spill.
         if (i % 8 == 0) asm volatile("" ::: "memory");
         const int column = thread + i * kThreads;
-        const T x_value = column < cols ? x_stage[column] : T(0.0f);
-        const T dy_value = column < cols ? dy_stage[column] : T(0.0f);
+        const T x_value = column < cols ? x_stage[column] : constant<T>(0.0f);
+        const T dy_value = column < cols ? dy_stage[column] : constant<T>(0.0f);
         x.set(i, x_value);
         dy.set(i, dy_value);
         dot += widen(dy_value) * scale.get(i) * widen(x_value);

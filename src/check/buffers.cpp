@@ -2,13 +2,29 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "operator/tensors.hpp"
 
 namespace rmsnorm {
 namespace {
 
 constexpr std::int64_t kGuardBytes = 512;
+constexpr std::int64_t kCompareElements = std::int64_t{1} << 26;  // at a time
 constexpr std::int64_t kPoison = 0xFF;  // every float dtype reads a run of it as NaN
+
+at::ScalarType integer_of_size(std::int64_t bytes) {
+  switch (bytes) {
+    case 8:
+      return at::kLong;
+    case 4:
+      return at::kInt;
+    case 2:
+      return at::kShort;
+    default:
+      return at::kByte;
+  }
+}
 
 }  // namespace
 
@@ -47,6 +63,22 @@ std::string GuardedBuffer::damage() const {
     return std::to_string(count) + " bytes were written behind the end";
   }
   return {};
+}
+
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) return false;
+  if (a.numel() == 0) return true;
+  if (a.numel() > kCompareElements && a.dim() > 0) {
+    if (a.size(0) == 1) return same_bits(a[0], b[0]);
+    const std::int64_t part = std::max<std::int64_t>(1, kCompareElements / (a.numel() / a.size(0)));
+    for (std::int64_t begin = 0; begin < a.size(0); begin += part) {
+      const std::int64_t count = std::min(part, a.size(0) - begin);
+      if (!same_bits(a.narrow(0, begin, count), b.narrow(0, begin, count))) return false;
+    }
+    return true;
+  }
+  const at::ScalarType bits = integer_of_size(static_cast<std::int64_t>(a.element_size()));
+  return at::equal(a.contiguous().view(bits), b.contiguous().view(bits));
 }
 
 }  // namespace rmsnorm

@@ -34,4 +34,8 @@ class GuardedBuffer {
   std::int64_t begin_, size_;
 };
 
+/// Equal in dtype, shape and every bit, NaN and signed zeros included. Takes a part at a time, so
+/// that tensors which fill the memory, whatever their strides, need no second copy of themselves.
+bool same_bits(const at::Tensor& a, const at::Tensor& b);
+
 }  // namespace rmsnorm

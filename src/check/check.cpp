@@ -39,7 +39,7 @@ ComparisonResult check_case_or_throw(Operation operation, const Case& problem, R
   const Outcome again = trial.run();
   if (again.kind != Outcome::Kind::done) {
     worsen(result, State::error, "the second call with the same inputs: " + again.reason);
-  } else if (!at::equal(first.view(at::kByte), trial.result().view(at::kByte))) {
+  } else if (!same_bits(first, trial.result())) {
     worsen(result, State::failed, "a second call with the same inputs gave other bits");
   }
   if (problem.inputs != InputKind::normal) probe(trial, bounds, first, result);
@@ -76,6 +76,12 @@ ComparisonResult check_case(Operation operation, const Case& problem, Runner& ru
                             const Config& config, const at::Device& device) {
   try {
     return check_case_or_throw(operation, problem, runner, config, device);
+  } catch (const MemoryShortage& shortage) {
+    return judged(State::skipped, shortage.what());
+  } catch (const c10::OutOfMemoryError& error) {
+    // Not the implementation's own, which its runner catches: of what the check itself allocates.
+    return judged(State::skipped,
+                  "memory ran out in the check itself: " + first_line(error.what()));
   } catch (const std::exception& error) {
     return judged(State::error, first_line(error.what()));
   }

@@ -27,7 +27,8 @@ Bounds bounds_for(Operation operation, const Case& problem, const Config& config
 /// Makes the inputs, poisons every output and the workspace, runs the forward and, but for
 /// Operation::forward, the backward with the rstd that the forward left; then compares y (and
 /// rstd), dx or dgamma with the float64 oracle, verifies guards and inputs, and runs the call once
-/// more, which must give the same bits. Never throws for what the implementation does: that becomes
+/// more, which must give the same bits. A case for which the memory does not suffice is skipped,
+/// before anything is allocated. Never throws for what the implementation does: that becomes
 /// the state and reason.
 ComparisonResult check_case(Operation operation, const Case& problem, Runner& runner,
                             const Config& config, const at::Device& device);

@@ -52,14 +52,13 @@ void make_special(at::Tensor& z, std::int64_t first) {
   rows_of_kind(5).add_(kMean);
 }
 
-bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
-  return at::equal(a.contiguous().view(at::kByte), b.contiguous().view(at::kByte));
-}
+/// Where a layout puts x or dy.
+struct Placement {
+  rmsnorm_rows address;  // its data still missing
+  std::int64_t outer_rows, elements, misalignment;
+};
 
-}  // namespace
-
-CaseInputs::Placed CaseInputs::place(const Case& problem, bool is_dy,
-                                     const at::Device& device) const {
+Placement placement_of(const Case& problem, bool is_dy) {
   const std::int64_t rows = problem.rows, cols = problem.cols, bytes = size_bytes(problem.dtype);
   rmsnorm_rows address{.inner_rows = std::max<std::int64_t>(rows, 1),
                        .inner_stride = cols,
@@ -91,11 +90,31 @@ CaseInputs::Placed CaseInputs::place(const Case& problem, bool is_dy,
   // Of an expanded dy there is one row, but NaN up to where a dense one would end: who reads it as
   // dense reads those, not foreign memory.
   const std::int64_t elements = problem.layout == Layout::expanded_dy && is_dy ? rows * cols : last;
-  GuardedBuffer buffer(elements * bytes, device, misalignment);
+  return {address, outer_rows, elements, misalignment};
+}
+
+}  // namespace
+
+CaseInputs::Placed CaseInputs::place(const Case& problem, bool is_dy, const at::Device& device) {
+  const Placement placement = placement_of(problem, is_dy);
+  GuardedBuffer buffer(placement.elements * size_bytes(problem.dtype), device,
+                       placement.misalignment);
+  rmsnorm_rows address = placement.address;
   address.data = buffer.data();
-  at::Tensor view = buffer.view(problem.dtype, {outer_rows, address.inner_rows, cols},
-                                {address.outer_stride, address.inner_stride, 1});
+  at::Tensor view =
+      buffer.view(problem.dtype, {placement.outer_rows, address.inner_rows, problem.cols},
+                  {address.outer_stride, address.inner_stride, 1});
   return {std::move(buffer), view, address};
+}
+
+std::int64_t CaseInputs::bytes(const Case& problem) {
+  const std::int64_t elements = problem.rows * problem.cols;
+  // x() and dy() of rows in two levels are copies beside the ones that damage() compares with.
+  const std::int64_t copies = problem.layout == Layout::heads         ? 4 * elements
+                              : problem.layout == Layout::expanded_dy ? elements + problem.cols
+                                                                      : 2 * elements;
+  return (placement_of(problem, false).elements + placement_of(problem, true).elements + copies) *
+         size_bytes(problem.dtype);
 }
 
 CaseInputs::CaseInputs(const Case& problem, std::uint64_t seed, const at::Device& device)
@@ -182,10 +201,10 @@ void CaseInputs::mend() {
 }
 
 std::string CaseInputs::damage() const {
-  if (!same_bytes(x_placed_.rows, x_copy_)) return "x was changed by the call";
-  if (!same_bytes(dy_placed_.rows.narrow(1, 0, dy_copy_.size(1)), dy_copy_))
+  if (!same_bits(x_placed_.rows, x_copy_)) return "x was changed by the call";
+  if (!same_bits(dy_placed_.rows.narrow(1, 0, dy_copy_.size(1)), dy_copy_))
     return "dy was changed by the call";
-  if (gamma_.defined() && !same_bytes(gamma_, gamma_copy_)) return "gamma was changed by the call";
+  if (gamma_.defined() && !same_bits(gamma_, gamma_copy_)) return "gamma was changed by the call";
   for (const auto& [name, buffer] :
        {std::pair{"x", &x_placed_.buffer}, {"dy", &dy_placed_.buffer}, {"gamma", &gamma_buffer_}}) {
     if (const std::string damage = buffer->damage(); !damage.empty())

@@ -25,6 +25,9 @@ class CaseInputs {
   at::Tensor dy() const { return dy_; }        ///< [rows, cols]
   at::Tensor gamma() const { return gamma_; }  ///< [cols] or undefined
 
+  /// Bytes that the inputs of a case and the copies of them take.
+  static std::int64_t bytes(const Case& problem);
+
   /// Fills x, gamma and sizes of the args.
   void describe(rmsnorm_forward_args& args) const;
   void describe(rmsnorm_backward_args& args) const;
@@ -43,7 +46,7 @@ class CaseInputs {
     at::Tensor rows;  // the [rows, cols] view
     rmsnorm_rows address;
   };
-  Placed place(const Case& problem, bool is_dy, const at::Device& device) const;
+  static Placed place(const Case& problem, bool is_dy, const at::Device& device);
   void draw(const Case& problem, std::uint64_t seed);
 
   Dtype gamma_dtype_;

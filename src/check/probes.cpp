@@ -11,10 +11,6 @@ bool ended_well(const Outcome& outcome, const char* call, ComparisonResult& resu
   return false;
 }
 
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  return at::equal(a.contiguous().view(at::kByte), b.contiguous().view(at::kByte));
-}
-
 void probe_nan(Trial& trial, const at::Tensor& first, ComparisonResult& result) {
   const Case& problem = trial.problem();
   const std::int64_t row = problem.rows / 2;

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "check/measure.hpp"
 #include "operator/kernels.hpp"
 #include "operator/streams.hpp"
 #include "operator/tensors.hpp"
@@ -10,6 +11,9 @@ namespace rmsnorm {
 namespace {
 
 constexpr std::int64_t kSliceElements = std::int64_t{1} << 23;  // judged at a time, in float64
+constexpr std::int64_t kSliceTensors = 32;                      // of 8 bytes an element, at once
+// Cases above this are measured where they lie (measure.hpp): all others need no second path.
+constexpr std::int64_t kMeasureInPlaceElements = std::int64_t{1} << 24;
 
 void add(Comparison& comparison, const reference::Expected& expected, const at::Tensor& got) {
   const auto values = [](const at::Tensor& tensor) {
@@ -38,7 +42,8 @@ Trial::Trial(Operation operation, const Case& problem, Runner& runner, const Con
       runner_(runner),
       eps_(config.epsilon),
       device_(device),
-      inputs_(problem, case_seed(config.seed, problem.name()), device),
+      inputs_((require_memory(bytes(operation, problem), device), problem),
+              case_seed(config.seed, problem.name()), device),
       wide_(accumulation_dtype(problem.dtype)),
       gamma_dtype_(problem.gamma == GammaKind::float32 ? Dtype::float32 : problem.dtype),
       y_(elements() * size_bytes(problem.dtype), device),
@@ -48,12 +53,23 @@ Trial::Trial(Operation operation, const Case& problem, Runner& runner, const Con
               device),
       workspace_(0, device) {}
 
+std::int64_t Trial::bytes(Operation operation, const Case& problem) {
+  const std::int64_t rows = problem.rows, cols = problem.cols;
+  const std::int64_t result_bytes = rows * cols * size_bytes(problem.dtype);
+  // y; for a backward dx too; and the first result beside the second.
+  const std::int64_t results = operation == Operation::backward ? 3 : 2;
+  const std::int64_t slice = std::min(rows * cols, std::max(kSliceElements, cols));
+  return CaseInputs::bytes(problem) + results * result_bytes + rows * 8 + kSliceTensors * 8 * slice;
+}
+
 template <class Args>
 void Trial::prepare(Args& args) {
   args.eps = eps_;
   args.stream = current_stream(device_);
   args.executor = device_.is_cpu() ? &cpu_executor() : nullptr;
   args.workspace_bytes = runner_.workspace_bytes(args);
+  workspace_ = GuardedBuffer(0, device_);  // the last call's goes first
+  require_memory(static_cast<std::int64_t>(args.workspace_bytes), device_);
   workspace_ = GuardedBuffer(static_cast<std::int64_t>(args.workspace_bytes), device_);
   args.workspace = workspace_.data();
 }
@@ -125,7 +141,12 @@ ComparisonResult Trial::compare(const Bounds& bounds) const {
             ? reference::expected_y(x, inputs_.gamma(), eps_)
             : reference::expected_dx(x, inputs_.gamma(), inputs_.dy().narrow(0, begin, count),
                                      eps_);
-    add(comparison, expected, got.narrow(0, begin, count));
+    const at::Tensor part = got.narrow(0, begin, count);
+    if (!device_.is_cpu() && elements() > kMeasureInPlaceElements &&
+        add_measured(comparison, expected, part)) {
+      return;
+    }
+    add(comparison, expected, part);
   });
   return comparison.finish();
 }

@@ -7,6 +7,7 @@
 #include "check/buffers.hpp"
 #include "check/check.hpp"
 #include "check/inputs.hpp"
+#include "check/memory.hpp"
 #include "reference/reference.hpp"
 
 namespace rmsnorm {
@@ -14,11 +15,15 @@ namespace rmsnorm {
 /// Adds a finding to a result.
 void worsen(ComparisonResult& result, State state, const std::string& reason);
 
-/// The inputs, outputs and workspaces of one case, and the calls on them.
+/// The inputs, outputs and workspaces of one case, and the calls on them. The constructor and the
+/// calls throw MemoryShortage, before anything is allocated, where the memory does not suffice.
 class Trial {
  public:
   Trial(Operation operation, const Case& problem, Runner& runner, const Config& config,
         const at::Device& device);
+
+  /// Bytes that a trial takes at most, but for the workspace of the implementation.
+  static std::int64_t bytes(Operation operation, const Case& problem);
 
   /// Which gradients a backward is asked for.
   struct Wanted {

@@ -44,6 +44,26 @@ struct ComparisonResult {
   double used_of_tolerance = 0;   ///< worst |got - want| / (atol + rtol*|want|); infinite for a NaN
 };
 
+/// Sums over the elements of one row, or of all rows that are finite.
+struct RowSums {
+  double want2 = 0, want4 = 0, abs_want = 0;
+  double error2 = 0, error_want = 0;        ///< error: got - want
+  double rounding2 = 0, rounding_want = 0;  ///< rounding: want rounded to the dtype, less want
+  double magnitude2 = 0, magnitude_want = 0;
+};
+
+/// Rows whose elements were looked at elsewhere: all finite, each within the elementwise rule.
+struct MeasuredRows {
+  std::span<const RowSums> rows;
+  double max_abs_error = 0, max_rel_error = 0;
+  std::int64_t worst_index =
+      0;  ///< within these rows, of the element that uses most of its tolerance
+  double expected = 0, got = 0, tolerance = 0;  ///< at worst_index
+};
+
+/// Bits of a double's significand that rounding to `dtype` drops.
+int dropped_significand_bits(Dtype dtype);
+
 /// Compares rows of results with what the oracle wants, a slice at a time.
 ///
 /// `want` and `got` are values; `magnitude` is, per element, the sum of the absolute values of the
@@ -62,8 +82,9 @@ struct ComparisonResult {
 ///    gain of want itself rounded to the dtype where that is larger (equal elements have equal
 ///    rounding errors, which do not average out), plus the same a and s terms. Rounding averages
 ///    out in the gain; a wrong scale, such as N-1 for N, does not.
-/// Rows in which want is not finite are held to the elementwise rule alone.
-/// Nothing compared, or a want that is zero everywhere, is `mistrusted`.
+/// Rows in which want is not finite, or larger than the dtype, are held to the elementwise rule
+/// alone; where rounding want to the dtype overflows, the infinity of its sign is right.
+/// Nothing compared, or a want that is zero (or overflows) everywhere, is `mistrusted`.
 class Comparison {
  public:
   Comparison(const Bounds& bounds, std::int64_t cols);
@@ -72,33 +93,33 @@ class Comparison {
   void add(std::span<const double> want, std::span<const double> magnitude,
            std::span<const double> got);
 
+  /// The next rows, measured already; the rules about rows are applied here as to any others.
+  void add(const MeasuredRows& measured);
+
   ComparisonResult finish() const;
+  const Bounds& bounds() const { return bounds_; }
 
  private:
-  /// Over the elements of one row, or of all rows that are finite.
-  struct Sums {
-    double want2 = 0, want4 = 0, abs_want = 0;
-    double error2 = 0, error_want = 0;        ///< error: got - want
-    double rounding2 = 0, rounding_want = 0;  ///< rounding: want rounded to the dtype, less want
-    double magnitude2 = 0, magnitude_want = 0;
-  };
   /// The first break of a rule about rows, and how many rows break it.
   struct RowFailure {
     std::string first;
     std::int64_t rows = 0;
   };
 
-  void add_finite_row(const double* want, const double* magnitude, const double* got, Sums row);
+  void add_finite_row(const double* want, const double* magnitude, const double* got, RowSums row);
   void add_nonfinite_row(const double* want, const double* got);
+  /// Whether a right result may be infinite: the dtype ends before, or within the tolerance of, that.
+  bool may_overflow(double abs_want) const;
   void note_worst(std::int64_t index, double want, double got, double tolerance);
-  void judge_row(const Sums& row);
-  double gain_bound(const Sums& sums) const;
+  void finish_row(const RowSums& row);
+  void judge_row(const RowSums& row);
+  double gain_bound(const RowSums& sums) const;
   std::string elementwise_reason() const;
 
   Bounds bounds_;
   std::int64_t cols_;
   double accumulation_;
-  Sums total_;
+  RowSums total_;
   std::int64_t rows_ = 0;
   bool nonzero_ = false;
   RowFailure row_l2_failure_, row_gain_failure_;

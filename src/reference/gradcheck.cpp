@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 
 #include <limits>
+#include <stdexcept>
+#include <string>
 
 namespace rmsnorm::reference {
 
@@ -11,7 +13,14 @@ std::vector<at::Tensor> finite_differences(
     const std::vector<at::Tensor>& inputs) {
   constexpr double kStep = 1e-5;
   std::vector<at::Tensor> moved, differences;
-  for (const at::Tensor& input : inputs) moved.push_back(input.detach().clone().contiguous());
+  for (const at::Tensor& input : inputs) {
+    if (input.scalar_type() != at::kDouble) {
+      throw std::invalid_argument(
+          std::string("finite_differences: every input must be float64; got ") +
+          c10::toString(input.scalar_type()) + "; no other dtype has differences worth comparing");
+    }
+    moved.push_back(input.detach().clone().contiguous());
+  }
   for (at::Tensor& input : moved) {
     at::Tensor difference = at::empty(input.sizes(), at::kDouble);
     at::Tensor flat = input.view(-1), flat_difference = difference.view(-1);

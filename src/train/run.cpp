@@ -149,7 +149,12 @@ TrainingRun::FirstBatch TrainingRun::look_at_first_batch() const {
   FirstBatch first;
   first.output = model_.predict(data_.train.inputs.index_select(0, indices), path_.norm);
   const at::Tensor loss = at::mse_loss(first.output, data_.train.targets.index_select(0, indices));
-  first.gradients = torch::autograd::grad({loss}, model_.parameters());
+  const auto& parameters = model_.parameters();
+  first.gradients = torch::autograd::grad({loss}, parameters, {}, c10::nullopt, false, true);
+  // A path that leaves a parameter out has no gradient for it: a difference to report, not an end.
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (!first.gradients[i].defined()) first.gradients[i] = at::zeros_like(parameters[i]);
+  }
   first.output = first.output.detach();
   return first;
 }

@@ -205,7 +205,7 @@ TEST_CASE("the CPU skips graphs and says why", "[benchmark]") {
   }
 }
 
-TEST_CASE("time grows with the rows", "[benchmark]") {
+TEST_CASE("B038 time grows with the rows", "[benchmark]") {
   // 64 times the rows, well above the cost of a call: over four times the time, whatever else runs.
   // One thread: many wait for each other longer than they work when something else runs.
   const int threads = at::get_num_threads();

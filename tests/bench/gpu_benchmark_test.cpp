@@ -43,7 +43,7 @@ TEST_CASE("every gamma and layout can be timed", "[benchmark]") {
   check_all_timed(run(config, device));
 }
 
-TEST_CASE("nothing is faster than the memory on a cold cache", "[benchmark]") {
+TEST_CASE("B037 nothing is faster than the memory on a cold cache", "[benchmark]") {
   constexpr double most_bytes_per_us =
       8.2e6;  // no card that this is built for has more than 8 TB/s
   for (const std::int64_t cols : {1024, 2048, 4096, 8192, 16384}) {
@@ -58,7 +58,7 @@ TEST_CASE("nothing is faster than the memory on a cold cache", "[benchmark]") {
   }
 }
 
-TEST_CASE("twice the rows take about twice the time above the cost of a launch", "[benchmark]") {
+TEST_CASE("B038 twice the rows take about twice the time above the cost of a launch", "[benchmark]") {
   double last_us = 0;
   for (const std::int64_t rows : {8192, 16384, 32768, 65536}) {
     Config config = small_config({"rowwise"}, {"cold"}, {"forward"}, rows, 4096, Dtype::bfloat16);

@@ -52,7 +52,7 @@ TEST_CASE("Bad usage is 2", "[exit]") {
   }
 }
 
-TEST_CASE("A bad config is 2, with file, line and key, and a report", "[exit]") {
+TEST_CASE("B092 A bad config is 2, with file, line and key, and a report", "[exit]") {
   const Program program;
   const auto refused = [&](const std::string& text, const std::string& place) {
     program.write("bad.yaml", text);

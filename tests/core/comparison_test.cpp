@@ -190,6 +190,26 @@ TEST_CASE("an infinity is refused by a tolerance without a relative part too") {
   CHECK(compare(bounds, 2, {0, 1}, {1e-30, 1}).mismatched == 1);
 }
 
+TEST_CASE("where rounding to the dtype overflows the infinity of the same sign is right") {
+  Bounds bounds = bounds_of(Dtype::float16, 2);
+  bounds.elementwise = {1e-3, 1e-3};
+  // float16 ends at 65504 and rounds from 65520 on to infinity.
+  for (const Values& got : {Values{inf, 1}, Values{65504, 1}}) {
+    CHECK(compare(bounds, 2, {65521, 1}, got).state == State::passed);
+    CHECK(compare(bounds, 2, {65519, 1}, got).state == State::passed);
+  }
+  CHECK(compare(bounds, 2, {4e5, 1}, {inf, 1}).state == State::passed);
+  CHECK(compare(bounds, 2, {-4e5, 1}, {-inf, 1}).state == State::passed);
+  for (const Values& got : {Values{-inf, 1}, Values{65504, 1}, Values{quiet_nan, 1},
+                            Values{inf, inf}, Values{inf, 1.1}}) {
+    CAPTURE(got[0], got[1]);
+    CHECK(compare(bounds, 2, {4e5, 1}, got).state == State::failed);
+  }
+  CHECK(compare(bounds, 2, {6e4, 1}, {inf, 1}).state == State::failed);
+  // Infinities alone prove nothing.
+  CHECK(compare(bounds, 2, {4e5, -4e5}, {inf, -inf}).state == State::mistrusted);
+}
+
 TEST_CASE("a row that is not finite leaves the bounds of the others in force") {
   Values want = normalized_rows(3, 64, 2), got = want;
   want[70] = got[70] = inf;
@@ -328,7 +348,7 @@ TEST_CASE("an empty comparison and one with zeros alone are mistrusted") {
   CHECK(empty.state == State::mistrusted);
   const ComparisonResult zeros = compare(bounds, 3, Values(6, 0), Values(6, 0));
   CHECK(zeros.state == State::mistrusted);
-  CHECK(zeros.reason == "all 6 expected values are zero, which proves nothing");
+  CHECK(zeros.reason == "all 6 expected values are zero or beyond the dtype, which proves nothing");
   CHECK(compare(bounds, 3, Values(6, 0), Values(6, 1)).state == State::failed);
 }
 

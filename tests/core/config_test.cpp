@@ -37,7 +37,7 @@ TEST_CASE("the minimum config is read as it is written") {
         std::vector<std::pair<std::int64_t, std::int64_t>>{{128, 257}});
 }
 
-TEST_CASE("every key of the minimum config is either required or has a default") {
+TEST_CASE("B035 every key of the minimum config is either required or has a default") {
   const std::string text = rmsnorm::read_file(minimum_file);
   const std::vector<std::pair<std::string, std::string>> required = {
       {"schema", "schema"},
@@ -118,7 +118,7 @@ TEST_CASE("unknown and repeated keys are refused at their line") {
   check_error(with("? [1, 2]\n: 3\n"), "c.yaml:11: config: a key that is a word; got a list");
 }
 
-TEST_CASE("nodes of the wrong kind are refused") {
+TEST_CASE("B092 nodes of the wrong kind are refused") {
   check_error("", "c.yaml:1: config: a map with keys of schema");
   check_error("# nothing\n", "c.yaml:1: config: a map with keys of schema");
   check_error("[1, 2]\n", "c.yaml:1: config: a map with keys of schema");
@@ -264,7 +264,7 @@ TEST_CASE("a tolerance that everything or nothing meets is refused") {
   CHECK(error_of(edited("1.0e-5", "0")) == "accepted");
 }
 
-TEST_CASE("values of the train, benchmark and exercise sections have ranges") {
+TEST_CASE("B127 values of the train, benchmark and exercise sections have ranges") {
   for (const std::string key :
        {"inputs", "hidden", "outputs", "train_examples", "validation_examples", "test_examples",
         "steps", "batch", "validate_every", "keep_checkpoints"}) {

@@ -11,7 +11,7 @@ using namespace config_test;
 using rmsnorm::ConfigError;
 using rmsnorm::parse_config;
 
-TEST_CASE("a real number may be spelled in every decimal way and in no other") {
+TEST_CASE("B036 a real number may be spelled in every decimal way and in no other") {
   for (const std::string spelling :
        {"1e-6", "1.0e-6", "1E-6", ".000001", "0.000001", "0.1e-5", "10e-7", "1.e-06"}) {
     CAPTURE(spelling);

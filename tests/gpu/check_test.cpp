@@ -108,5 +108,20 @@ TEST_CASE("Small ragged cases for the sanitizers", "[.sanitizer]") {
   }
 }
 
+// Two block-wide sums one after the other, and the paths that only many rows take: lanes, and the
+// ring with aligned rows and with rows that start anywhere.
+TEST_CASE("B028 sums that follow each other in a block share no memory unguarded", "[.sanitizer]") {
+  for (const rmsnorm_implementation* table : built_in_tables()) {
+    for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
+      for (const auto& [rows, cols] : {std::pair{2, 1024}, {2, 8192}, {513, 24}}) {
+        check_passes(*table, Operation::gamma, {rows, cols, dtype});
+      }
+    }
+    for (const std::int64_t cols : {520, 521}) {
+      check_passes(*table, Operation::gamma, {513, cols, Dtype::bfloat16});
+    }
+  }
+}
+
 }  // namespace
 }  // namespace rmsnorm::test

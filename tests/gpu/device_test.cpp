@@ -37,7 +37,7 @@ void check_same_bits(const std::vector<at::Tensor>& got, const std::vector<at::T
   }
 }
 
-TEST_CASE("Tensors of two devices are refused, and the next call works", "[device]") {
+TEST_CASE("B054 Tensors of two devices are refused, and the next call works", "[device]") {
   const at::Tensor x = random({3, 33}, at::kFloat), gamma = random({33}, at::kFloat, 2);
   for (const Contract contract : {Contract::minimum, Contract::full}) {
     CHECK_THROWS_AS(functional::rms_norm(x, gamma.cpu(), 1e-6, contract), ContractError);
@@ -73,7 +73,7 @@ TEST_CASE("A call leaves the current device and stream as they were", "[device]"
   CHECK(c10::cuda::getCurrentCUDAStream() == stream);
 }
 
-TEST_CASE("Work is ordered on the current stream, also when it is not the default", "[device]") {
+TEST_CASE("B005 Work is ordered on the current stream, also when it is not the default", "[device]") {
   constexpr std::int64_t kCycles = 100'000'000;  // some 50 ms: ages for a kernel that did not wait
   const at::Tensor x = random({64, 257}, at::kFloat), gamma = random({257}, at::kFloat, 2),
                    dy = random({64, 257}, at::kFloat, 3);
@@ -131,7 +131,7 @@ TEST_CASE("Long rows are covered", "[device]") {
   }
 }
 
-TEST_CASE("Offsets beyond 2^31 elements are right", "[large]") {
+TEST_CASE("B013 Offsets beyond 2^31 elements are right", "[large]") {
   constexpr std::int64_t kCols = 4096, kRows = (std::int64_t{1} << 19) + 3;
   constexpr std::size_t kNeededBytes = std::size_t{40} << 30;
   std::size_t free_bytes = 0, total_bytes = 0;
@@ -158,7 +158,7 @@ TEST_CASE("Offsets beyond 2^31 elements are right", "[large]") {
   CHECK(((got[2].to(at::kDouble) - dgamma).abs() / magnitude).max().item<double>() <= relative);
 }
 
-TEST_CASE("x on the second device is computed there, and the first stays current",
+TEST_CASE("B007 x on the second device is computed there, and the first stays current",
           "[multi_device]") {
   if (!cuda_problem(1).empty()) {
     WARN("left out: " << cuda_problem(1));

@@ -77,7 +77,7 @@ TEST_CASE("a checkpoint written before the first step is a checkpoint", "[checkp
   CHECK(same_state(check_checkpoint(folder / "step-000000.ckpt"), run.snapshot()));
 }
 
-TEST_CASE("no change of a single byte and no truncation loads", "[checkpoint]") {
+TEST_CASE("B042 no change of a single byte and no truncation loads", "[checkpoint]") {
   const Trained trained;
   trained.write(trained.run.snapshot(), trained.file());
   const std::string good = read_file(trained.file());
@@ -109,7 +109,7 @@ TEST_CASE("no change of a single byte and no truncation loads", "[checkpoint]") 
   CHECK(contains(refusal(trained.file("bad")), "bytes, as its first line says"));
 }
 
-TEST_CASE("files of another kind are refused in one line that names them", "[checkpoint]") {
+TEST_CASE("B129 files of another kind are refused in one line that names them", "[checkpoint]") {
   const Trained trained;
   torch::serialize::OutputArchive archive;
   archive.write("weight", at::ones({3}));
@@ -150,7 +150,7 @@ TEST_CASE("a newer format says so", "[checkpoint]") {
 }
 
 TEST_CASE(
-    "a whole file that does not fit is refused with the key and both values, and the run is "
+    "B004 a whole file that does not fit is refused with the key and both values, and the run is "
     "as it was",
     "[checkpoint]") {
   Trained trained;
@@ -235,7 +235,7 @@ std::string archive_without(const Snapshot& snapshot, const std::string& left_ou
   return stream.str();
 }
 
-TEST_CASE("a missing or an unknown part is refused by its key", "[checkpoint]") {
+TEST_CASE("B039 a missing or an unknown part is refused by its key", "[checkpoint]") {
   const Trained trained;
   const Snapshot snapshot = trained.run.snapshot();
   const std::string meta = describe(snapshot, trained.run.shapes()).dump() + "\n";

@@ -102,7 +102,7 @@ TEST_CASE("data that do not match their sums are refused", "[failure]") {
   CHECK(contains(done.err, "validation.bin: SHA-256 must be"));
 }
 
-TEST_CASE("checkpoints that will not load: file, reason and exit code", "[failure]") {
+TEST_CASE("B129 checkpoints that will not load: file, reason and exit code", "[failure]") {
   const Project project;
   REQUIRE(project.train({"--steps", "3", "--checkpoint-every", "0"}).exit_code == 0);
   REQUIRE(run_program(project.folder.path(), {"check-checkpoints"}).exit_code == 0);
@@ -139,7 +139,7 @@ TEST_CASE("checkpoints that will not load: file, reason and exit code", "[failur
   CHECK(check_checkpoint(project.checkpoints / "reference/step-000003.ckpt").step == 3);
 }
 
-TEST_CASE("a resume with another width is exit 2 with both widths", "[failure]") {
+TEST_CASE("B004 a resume with another width is exit 2 with both widths", "[failure]") {
   const Project project;
   REQUIRE(project.train({"--steps", "3"}).exit_code == 0);
   std::string text = small_config_text();
@@ -168,7 +168,7 @@ TEST_CASE("a file size limit: a clear error, and the earlier checkpoints stay", 
   CHECK(project.train({"--resume"}).exit_code == 0);
 }
 
-TEST_CASE("a full disk: a clear error, and the earlier checkpoints stay", "[failure]") {
+TEST_CASE("B042 a full disk: a clear error, and the earlier checkpoints stay", "[failure]") {
   const Project project;
   fs::create_directories(project.checkpoints);
   // Room for some checkpoints of some 30 KiB, not for the ten that are to be kept.
@@ -201,7 +201,7 @@ TEST_CASE("a place where no folder can be made is a clear error", "[failure]") {
   CHECK(read_file(project.checkpoints) == "a file");
 }
 
-TEST_CASE("a read-only file system is a clear error, and its checkpoints stay", "[failure]") {
+TEST_CASE("B042 a read-only file system is a clear error, and its checkpoints stay", "[failure]") {
   const Project project;
   REQUIRE(project.train({"--steps", "3"}).exit_code == 0);
   const char* folder = project.checkpoints.c_str();

@@ -58,7 +58,7 @@ TEST_CASE("swapped paths fail the verdict although both train rightly", "[traini
   CHECK(std::count(names.begin(), names.end(), "kernel calls of the reference path") == 1);
 }
 
-TEST_CASE("a kernel path that leaves gamma alone fails the verdict", "[training]") {
+TEST_CASE("B046 a kernel path that leaves gamma alone fails the verdict", "[training]") {
   const TemporaryFolder folder;
   IntegrationRequest request = request_for(small_config(), folder.path());
   const NormFunction right = request.kernel.norm;
@@ -78,7 +78,7 @@ TEST_CASE("two runs give the same bits", "[training]") {
   CHECK(same_state(last_of(a, &IntegrationResult::kernel), last_of(b, &IntegrationResult::kernel)));
 }
 
-TEST_CASE("training k steps and resuming equals training through, bit for bit", "[training]") {
+TEST_CASE("B086 training k steps and resuming equals training through, bit for bit", "[training]") {
   // 12 batches an epoch: within the first, at its end, in the second; 7: beside a validation point.
   const std::int64_t first = GENERATE(1, 7, 12, 13, 39, 40);
   CAPTURE(first);
@@ -102,7 +102,7 @@ TEST_CASE("training k steps and resuming equals training through, bit for bit", 
   CHECK(all_hold(got));
 }
 
-TEST_CASE("weights without the optimizer's moments give another run", "[training]") {
+TEST_CASE("B039 weights without the optimizer's moments give another run", "[training]") {
   const TemporaryFolder folder;
   const Config config = small_config();
   const IntegrationRequest request = request_for(config, folder.path());
