@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs on a GPU what only a GPU can show, and writes reports. Builds nothing and needs no network.
-# Usage: scripts/gpu.sh OUTDIR [STEP]...   steps: tests checks mutants train sanitizer (default: all, in this order), benchmark
+# Usage: scripts/gpu.sh OUTDIR [STEP]...   steps: tests checks mutants train sanitizer (default: all, in this order), full, huge, benchmark
 #   RMSNORM_BIN=DIR           holds rmsnorm, rmsnorm_gpu_tests and rmsnorm_bench_gpu_tests (default build/cuda/bin)
 #   RMSNORM_LIBTORCH=DIR      holds lib/libtorch.so; else LIBTORCH, else the torch of python3, else the binaries' own RPATH
 #   RMSNORM_COMMIT=ID         when the tree was copied here without its git history
@@ -57,6 +57,20 @@ step_train() {
 
 # The losses of a report, one line; fails the comparison when there are none.
 losses() { tr -d ' \n' <"$1" | grep -o '"losses":{[^}]*}' || printf 'no losses in %s\n' "$1"; }
+
+# The whole contract, and sizes that 32-bit offsets get wrong. Reports NAME-full and NAME-huge, beside those of the checks.
+step_full() { check_config full; }
+step_huge() { check_config huge; }
+
+check_config() {
+  local operation
+  for operation in forward backward gamma; do
+    record "check-$operation-$1" "$bin/rmsnorm" "check-$operation" --config "configs/$1.yaml" --device cuda \
+      --out "$scratch/$1"
+    [[ ! -e $scratch/$1/check-$operation.json ]] ||
+      cp "$scratch/$1/check-$operation.json" "$reports/check-$operation-$1.json"
+  done
+}
 
 # Not among the default steps: minutes of one GPU, which nothing else may use meanwhile.
 step_benchmark() {
