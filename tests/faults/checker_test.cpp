@@ -35,8 +35,8 @@ rmsnorm_implementation changed() {
   };
   table.backward = [](const rmsnorm_backward_args* args) {
     const std::int32_t status = right().backward(args);
-    kChange({nullptr, static_cast<float*>(args->dx), static_cast<float*>(args->dgamma),
-             args->rows, args->cols});
+    kChange({nullptr, static_cast<float*>(args->dx), static_cast<float*>(args->dgamma), args->rows,
+             args->cols});
     return status;
   };
   return table;
@@ -127,8 +127,8 @@ std::int32_t wrong_dx(const rmsnorm_backward_args* args) {
 TEST_CASE("B105 gamma left out of the inner sum, or the sum left out, is caught at any width",
           "[checker]") {
   rmsnorm_implementation table = right();
-  for (auto* const backward : {&wrong_dx<Mean::without_gamma>, &wrong_dx<Mean::gamma_twice>,
-                               &wrong_dx<Mean::none>}) {
+  for (auto* const backward :
+       {&wrong_dx<Mean::without_gamma>, &wrong_dx<Mean::gamma_twice>, &wrong_dx<Mean::none>}) {
     table.backward = backward;
     for (const std::int64_t cols : {1, 2, 3, 257, 4096}) {
       const ComparisonResult result = check_table(table, Operation::backward, {17, cols});

@@ -20,7 +20,8 @@ TEST_CASE("B063 scratch that held NaN before changes nothing, with few rows or m
           // Given back to the allocator, which hands the same pages to outputs and scratch.
           std::vector<at::Tensor> poison;
           for (const std::int64_t size : {rows * 257, std::int64_t{257}, std::int64_t{1} << 18}) {
-            poison.push_back(at::full({size}, std::numeric_limits<float>::quiet_NaN(), x.options()));
+            poison.push_back(
+                at::full({size}, std::numeric_limits<float>::quiet_NaN(), x.options()));
           }
         }
         different += !same_results(run(*table, x, gamma, dy), want);

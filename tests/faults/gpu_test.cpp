@@ -27,8 +27,11 @@ TEST_CASE("B043 a launch that fails is an error at once, and the next call works
       rmsnorm_forward_args args{};
       args.rows = 7;
       args.cols = 257;
-      args.x = {.data = x.const_data_ptr(), .inner_rows = 7, .inner_stride = 257,
-                .outer_stride = 7 * 257, .dtype = RMSNORM_FLOAT32};
+      args.x = {.data = x.const_data_ptr(),
+                .inner_rows = 7,
+                .inner_stride = 257,
+                .outer_stride = 7 * 257,
+                .dtype = RMSNORM_FLOAT32};
       args.gamma = gamma.const_data_ptr();
       args.gamma_dtype = RMSNORM_FLOAT32;
       at::Tensor y = at::empty_like(x);
@@ -39,8 +42,7 @@ TEST_CASE("B043 a launch that fails is an error at once, and the next call works
       CAPTURE(table->name, status);
       CHECK(status == cudaErrorStreamCaptureImplicit);
       CHECK_THROWS_AS(require_ok(*table, "rms_norm forward", status), CudaError);
-      CHECK_THROWS_WITH(require_ok(*table, "rms_norm forward", status),
-                        contains_text(table->name));
+      CHECK_THROWS_WITH(require_ok(*table, "rms_norm forward", status), contains_text(table->name));
     }
     cudaGraph_t graph = nullptr;
     static_cast<void>(cudaStreamEndCapture(blocking, &graph));

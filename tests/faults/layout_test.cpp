@@ -66,9 +66,7 @@ TEST_CASE("B003 gradients with strides of their own are read by them", "[layout]
                                      : at::cat({norm(a), norm(b)}, join == 0 ? 1 : 0);
       const at::Tensor w = random(z.sizes(), at::kFloat, 4);
       (z * w).sum().backward();
-      const auto parts = join == 2   ? w.unbind(1)
-                         : join == 0 ? w.chunk(2, 1)
-                                     : w.chunk(2, 0);
+      const auto parts = join == 2 ? w.unbind(1) : join == 0 ? w.chunk(2, 1) : w.chunk(2, 0);
       CAPTURE(table->name, join);
       CHECK(used_of_rounding(a.grad(), reference::expected_dx(a.detach(), gamma, parts[0], 1e-6),
                              24) <= 1);
@@ -132,9 +130,11 @@ TEST_CASE("B026 permuted, sliced and expanded x give what a dense copy gives", "
                    dy.narrow(0, 0, 2).narrow(2, 1, 2));
     check_as_dense(random({1, 33}, type).expand({6, 33}), random({33}, type, 4),
                    random({6, 33}, type, 5));
-    check_as_dense(random({6, 66}, type).slice(1, 0, 66, 2), random({66}, type, 4).slice(0, 1, 66, 2),
+    check_as_dense(random({6, 66}, type).slice(1, 0, 66, 2),
+                   random({66}, type, 4).slice(0, 1, 66, 2),
                    random({6, 66}, type, 5).slice(1, 1, 66, 2));
-    check_as_dense(cube.as_strided({3, 2, 4}, {4, 16, 1}), gamma, dy.as_strided({3, 2, 4}, {1, 3, 1}));
+    check_as_dense(cube.as_strided({3, 2, 4}, {4, 16, 1}), gamma,
+                   dy.as_strided({3, 2, 4}, {1, 3, 1}));
   }
 }
 

@@ -11,8 +11,8 @@ namespace rmsnorm::test {
 namespace {
 
 TEST_CASE("B009 lengths beside a vector's leave the next row alone", "[limits]") {
-  for (const std::int64_t cols : {1,   2,   3,   5,   7,   31,  33,  63,   65,   127,  129, 255,
-                                  257, 511, 513, 767, 768, 769, 1023, 1025, 4095, 4097}) {
+  for (const std::int64_t cols : {1,   2,   3,   5,   7,   31,  33,  63,   65,   127,  129,
+                                  255, 257, 511, 513, 767, 768, 769, 1023, 1025, 4095, 4097}) {
     for (const std::int64_t rows : {1, 2, 7}) {
       for (const Dtype dtype : kDtypes) {
         for (const Operation operation : kOperations) check_passes(operation, {rows, cols, dtype});
@@ -73,7 +73,9 @@ TEST_CASE("B013 sizes beyond 2^31 and 2^32 elements reach the kernels whole", "[
   const rmsnorm_implementation table = asking(*kernels()[1]);
   constexpr std::int64_t k2To32 = std::int64_t{1} << 32;
   for (const auto& [rows, cols] : {std::pair<std::int64_t, std::int64_t>{k2To32 + 1, 1},
-                                   {4194305, 512}, {175000, 12288}, {1, k2To32 + 3}}) {
+                                   {4194305, 512},
+                                   {175000, 12288},
+                                   {1, k2To32 + 3}}) {
     if (test_device().is_cuda() && rows * cols > std::int64_t{3} << 30) continue;
     const at::Tensor one = at::ones({1, 1}, options(at::kHalf)),
                      gamma = at::ones({1}, options(at::kHalf)).expand({cols});
@@ -94,8 +96,11 @@ TEST_CASE("B013 sizes beyond 2^31 and 2^32 elements reach the kernels whole", "[
   rmsnorm_backward_args args{};
   args.rows = 1048578;
   args.cols = 4096;
-  args.x = args.dy = {.data = nullptr, .inner_rows = args.rows, .inner_stride = args.cols,
-                      .outer_stride = args.rows * args.cols, .dtype = RMSNORM_BFLOAT16};
+  args.x = args.dy = {.data = nullptr,
+                      .inner_rows = args.rows,
+                      .inner_stride = args.cols,
+                      .outer_stride = args.rows * args.cols,
+                      .dtype = RMSNORM_BFLOAT16};
   args.gamma_dtype = RMSNORM_BFLOAT16;
   std::int16_t nothing = 0;
   args.dgamma = args.dx = &nothing;
@@ -112,8 +117,11 @@ TEST_CASE("B108 scratch for dgamma does not grow with the rows", "[limits]") {
       rmsnorm_backward_args args{};
       args.rows = rows;
       args.cols = cols;
-      args.x = args.dy = {.data = nullptr, .inner_rows = rows, .inner_stride = cols,
-                          .outer_stride = rows * cols, .dtype = RMSNORM_BFLOAT16};
+      args.x = args.dy = {.data = nullptr,
+                          .inner_rows = rows,
+                          .inner_stride = cols,
+                          .outer_stride = rows * cols,
+                          .dtype = RMSNORM_BFLOAT16};
       args.gamma_dtype = RMSNORM_BFLOAT16;
       std::int16_t nothing = 0;
       args.dgamma = args.dx = &nothing;

@@ -66,12 +66,14 @@ TEST_CASE("B018 x and gamma of two dtypes are right or refused, never misread", 
   for (const at::ScalarType x_type : all_types()) {
     for (const at::ScalarType gamma_type : all_types()) {
       const at::Tensor x = random({5, 33}, x_type), gamma = random({33}, gamma_type, 2);
-      const bool taken = x_type == gamma_type || (gamma_type == at::kFloat && x.element_size() == 2);
+      const bool taken =
+          x_type == gamma_type || (gamma_type == at::kFloat && x.element_size() == 2);
       CAPTURE(text(x_type), text(gamma_type));
       if (taken) {
         check_kernels(x, gamma, random({5, 33}, x_type, 3));
       } else {
-        CHECK_THROWS_WITH(functional::rms_norm(x, gamma), contains_text("gamma must have x's dtype"));
+        CHECK_THROWS_WITH(functional::rms_norm(x, gamma),
+                          contains_text("gamma must have x's dtype"));
       }
     }
   }
@@ -201,8 +203,7 @@ TEST_CASE("B103 strong cancellation leaves the worked gradient", "[math]") {
   }
 }
 
-TEST_CASE("B107 a 16-bit dgamma is nearer to float64 than 16-bit tensor operations are",
-          "[math]") {
+TEST_CASE("B107 a 16-bit dgamma is nearer to float64 than 16-bit tensor operations are", "[math]") {
   const at::Tensor x = random({4096, 512}, at::kBFloat16), gamma = random({512}, at::kBFloat16, 2),
                    dy = random({4096, 512}, at::kBFloat16, 3);
   const at::Tensor want = reference::expected_dgamma(x, dy, 1e-6).want;

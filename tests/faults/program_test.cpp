@@ -10,7 +10,8 @@ std::string config_text() {
   return "schema: 1\ndevice: cpu\ncontract: full\nimplementations: [rowwise, tuned]\n"
          "cases: {rows: [1, 3], cols: [31, 257], dtypes: [float32]}\n"
          "tolerance: {float32: {atol: 1.0e-5, rtol: 1.0e-4}}\n"
-         "train: {inputs: 6, hidden: 17, outputs: 2, train_examples: 200, validation_examples: 32,\n"
+         "train: {inputs: 6, hidden: 17, outputs: 2, train_examples: 200, validation_examples: "
+         "32,\n"
          "  test_examples: 48, steps: 5, batch: 16}\n";
 }
 
