@@ -80,17 +80,24 @@ struct NoGamma {};
 template <class T, class G>
 struct Gamma {
   const G* data;
+  struct Factor {
+    vector_t<T> gamma;
+    vector_t<T> times(vector_t<T> value) const { return value * gamma; }
+  };
   template <class Lanes>
-  vector_t<T> times(vector_t<T> value, std::int64_t c, Lanes lanes) const {
-    return value * load(data + c, lanes);
+  Factor at(std::int64_t c, Lanes lanes) const {
+    return {load(data + c, lanes)};
   }
 };
 template <class T>
 struct Gamma<T, NoGamma> {
   const NoGamma* data;
+  struct Factor {
+    vector_t<T> times(vector_t<T> value) const { return value; }
+  };
   template <class Lanes>
-  vector_t<T> times(vector_t<T> value, std::int64_t, Lanes) const {
-    return value;
+  Factor at(std::int64_t, Lanes) const {
+    return {};
   }
 };
 
@@ -118,9 +125,13 @@ class RowWalk {
   const T* block_;
 };
 
+// The loops below are fast only as one function with the bodies given to them: as calls, their
+// vectors would go through memory.
+#define RMSNORM_INLINE __attribute__((always_inline))
+
 /// Runs body(c, lanes) for the vectors of A that cover columns [begin, end).
 template <class A, Fault F, class Body>
-void for_each_vector(std::int64_t begin, std::int64_t end, Body body) {
+RMSNORM_INLINE inline void for_each_vector(std::int64_t begin, std::int64_t end, Body body) {
   std::int64_t c = begin;
   for (; c + kLanes<A> <= end; c += kLanes<A>) body(c, All{});
   if (c < end) body(c, tail_lanes<F>(end - c));
@@ -128,7 +139,7 @@ void for_each_vector(std::int64_t begin, std::int64_t end, Body body) {
 
 /// The sum of term(c) over columns [begin, end): add(sum, c, lanes) adds a vector of terms.
 template <class A, Fault F, class Add>
-A sum_of_columns(std::int64_t begin, std::int64_t end, Add add) {
+RMSNORM_INLINE inline A sum_of_columns(std::int64_t begin, std::int64_t end, Add add) {
   constexpr std::int64_t lanes = kLanes<A>;
   auto zero = broadcast(A(0));
   decltype(zero) sums[kAccumulators];
@@ -157,7 +168,8 @@ A sum_of_columns(std::int64_t begin, std::int64_t end, Add add) {
 
 /// The sum over a row of what piece_sum(begin, end) gives for each of its pieces.
 template <class A, class PieceSum>
-A sum_of_pieces(std::int64_t cols, const RowPieces& pieces, PieceSum piece_sum) {
+RMSNORM_INLINE inline A sum_of_pieces(std::int64_t cols, const RowPieces& pieces,
+                                      PieceSum piece_sum) {
   A sum = piece_sum(std::int64_t(0), smaller(pieces.cols, cols));
   for (std::int64_t begin = pieces.cols; begin < cols; begin += pieces.cols) {
     sum += piece_sum(begin, smaller(begin + pieces.cols, cols));
@@ -177,19 +189,33 @@ void for_each_piece(const rmsnorm_executor* executor, std::int64_t count, std::i
 
 template <class T, Fault F>
 accumulation_t<T> square_sum(const T* x, std::int64_t begin, std::int64_t end) {
-  return sum_of_columns<accumulation_t<T>, F>(begin, end, [&](auto sum, auto c, auto lanes) {
-    const auto value = load(x + c, lanes);
-    return fma(value, value, sum);
-  });
+  return sum_of_columns<accumulation_t<T>, F>(begin, end,
+                                              [&](auto sum, auto c, auto lanes) RMSNORM_INLINE {
+                                                const auto value = load(x + c, lanes);
+                                                return fma(value, value, sum);
+                                              });
 }
 
-template <class T, class G, Fault F>
-void write_output(const T* x, accumulation_t<T> rstd, Gamma<T, G> gamma, T* y, std::int64_t begin,
-                  std::int64_t end) {
+/// Columns [begin, end) of y of R rows.
+template <class T, class G, Fault F, int R>
+void write_output(const T* const* x, const accumulation_t<T>* rstd, Gamma<T, G> gamma, T* const* y,
+                  std::int64_t begin, std::int64_t end) {
   using A = accumulation_t<T>;
-  const auto rstds = broadcast(rstd);
-  for_each_vector<A, F>(begin, end, [&](auto c, auto lanes) {
-    store(y + c, gamma.times(normalized<F>(load(x + c, lanes), rstds), c, lanes), lanes);
+  vector_t<T> rstds[R];
+  const T* xs[R];
+  T* ys[R];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    rstds[r] = broadcast(rstd[r]);
+    xs[r] = x[r];
+    ys[r] = y[r];
+  }
+  for_each_vector<A, F>(begin, end, [&](auto c, auto lanes) RMSNORM_INLINE {
+    const auto factor = gamma.at(c, lanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      store(ys[r] + c, factor.times(normalized<F>(load(xs[r] + c, lanes), rstds[r])), lanes);
+    }
   });
 }
 
@@ -197,58 +223,100 @@ constexpr std::int64_t kElementsPerTask = 1 << 15;
 constexpr std::int64_t kElementsOfLongRow = 1 << 16;
 constexpr std::int64_t kColumnsPerTask = 4096;
 
-template <class T, class G, Fault F>
-std::int32_t forward_typed(const rmsnorm_forward_args& args) {
-  using A = accumulation_t<T>;
-  const std::int64_t cols = args.cols;
-  const Gamma<T, G> gamma{static_cast<const G*>(args.gamma)};
-  const RowPieces pieces = row_pieces(cols);
-  const auto finish_row = [&](std::int64_t m, A sum) {
-    const A rstd = reciprocal_rms<F>(sum, cols, args.eps);
-    if (args.rstd != nullptr) static_cast<A*>(args.rstd)[m] = rstd;
-    return rstd;
-  };
-  const rmsnorm_executor* executor = executor_for(args.executor, args.rows * cols);
+/// Rows that are worked on together, so that gamma is loaded once for them and the ends of their
+/// sums overlap; the bits do not depend on it. More rows, or longer ones, evict each other from L1.
+constexpr int kGroupRows = 2;
+constexpr std::int64_t kGroupRowBytes = 4096;
 
-  if (executor != nullptr && args.rows < executor->threads && cols >= kElementsOfLongRow) {
-    RowWalk<T> x_rows(args.x, 0);
-    for (std::int64_t m = 0; m < args.rows; ++m) {
-      const T* x = x_rows.next();
-      T* y = static_cast<T*>(args.y) + m * cols;
-      A sums[kMaxPieces];
-      for_each_piece(executor, cols, pieces.cols, [&](std::int64_t begin, std::int64_t end) {
-        sums[begin / pieces.cols] = square_sum<T, F>(x, begin, end);
-      });
-      const A rstd = finish_row(m, sum_of_pieces<A>(cols, pieces, [&](auto begin, auto) {
-                                  return sums[begin / pieces.cols];
-                                }));
-      for_each_piece(executor, cols, pieces.cols, [&](std::int64_t begin, std::int64_t end) {
-        write_output<T, G, F>(x, rstd, gamma, y, begin, end);
-      });
+template <class T, class G, Fault F>
+class Forward {
+  using A = accumulation_t<T>;
+
+ public:
+  explicit Forward(const rmsnorm_forward_args& args)
+      : args_(args),
+        cols_(args.cols),
+        pieces_(row_pieces(args.cols)),
+        gamma_{static_cast<const G*>(args.gamma)},
+        executor_(executor_for(args.executor, args.rows * args.cols)) {}
+
+  std::int32_t run() const {
+    if (executor_ != nullptr && args_.rows < executor_->threads && cols_ >= kElementsOfLongRow) {
+      by_columns();
+    } else {
+      by_rows();
     }
     return RMSNORM_OK;
   }
 
-  const std::int64_t rows_per_task = cols < kElementsPerTask ? kElementsPerTask / cols : 1;
-  for_each_piece(executor, args.rows, rows_per_task, [&](std::int64_t begin, std::int64_t end) {
-    RowWalk<T> x_rows(args.x, begin);
-    for (std::int64_t m = begin; m < end; ++m) {
-      const T* x = x_rows.next();
-      const A sum = sum_of_pieces<A>(
-          cols, pieces, [&](auto from, auto to) { return square_sum<T, F>(x, from, to); });
-      write_output<T, G, F>(x, finish_row(m, sum), gamma, static_cast<T*>(args.y) + m * cols, 0,
-                            cols);
+ private:
+  T* output(std::int64_t m) const { return static_cast<T*>(args_.y) + m * cols_; }
+
+  A rstd_of_row(std::int64_t m, A sum) const {
+    const A rstd = reciprocal_rms<F>(sum, cols_, args_.eps);
+    if (args_.rstd != nullptr) static_cast<A*>(args_.rstd)[m] = rstd;
+    return rstd;
+  }
+
+  template <int R>
+  void row_group(RowWalk<T>& x_rows, std::int64_t m) const {
+    const T* x[R];
+    T* y[R];
+    A rstd[R];
+    for (int r = 0; r < R; ++r) {
+      const T* row = x[r] = x_rows.next();
+      y[r] = output(m + r);
+      rstd[r] = rstd_of_row(m + r, sum_of_pieces<A>(cols_, pieces_, [&](auto begin, auto end) {
+                              return square_sum<T, F>(row, begin, end);
+                            }));
     }
-  });
-  return RMSNORM_OK;
-}
+    write_output<T, G, F, R>(x, rstd, gamma_, y, 0, cols_);
+  }
+
+  void by_rows() const {
+    const std::int64_t rows_per_task = cols_ < kElementsPerTask ? kElementsPerTask / cols_ : 1;
+    const bool grouped = cols_ * static_cast<std::int64_t>(sizeof(T)) <= kGroupRowBytes;
+    for_each_piece(executor_, args_.rows, rows_per_task, [&](std::int64_t begin, std::int64_t end) {
+      RowWalk<T> x_rows(args_.x, begin);
+      std::int64_t m = begin;
+      for (; grouped && m + kGroupRows <= end; m += kGroupRows) row_group<kGroupRows>(x_rows, m);
+      for (; m < end; ++m) row_group<1>(x_rows, m);
+    });
+  }
+
+  /// Fewer long rows than threads: the threads share each row.
+  void by_columns() const {
+    RowWalk<T> x_rows(args_.x, 0);
+    for (std::int64_t m = 0; m < args_.rows; ++m) {
+      const T* x = x_rows.next();
+      T* y = output(m);
+      A sums[kMaxPieces];
+      for_each_piece(executor_, cols_, pieces_.cols, [&](std::int64_t begin, std::int64_t end) {
+        sums[begin / pieces_.cols] = square_sum<T, F>(x, begin, end);
+      });
+      const A rstd = rstd_of_row(m, sum_of_pieces<A>(cols_, pieces_, [&](auto begin, auto) {
+                                   return sums[begin / pieces_.cols];
+                                 }));
+      for_each_piece(executor_, cols_, pieces_.cols, [&](std::int64_t begin, std::int64_t end) {
+        write_output<T, G, F, 1>(&x, &rstd, gamma_, &y, begin, end);
+      });
+    }
+  }
+
+  const rmsnorm_forward_args& args_;
+  const std::int64_t cols_;
+  const RowPieces pieces_;
+  const Gamma<T, G> gamma_;
+  const rmsnorm_executor* const executor_;
+};
 
 template <class T, class G, Fault F>
 accumulation_t<T> dot_product(const T* x, const T* dy, Gamma<T, G> gamma, std::int64_t begin,
                               std::int64_t end) {
-  return sum_of_columns<accumulation_t<T>, F>(begin, end, [&](auto sum, auto c, auto lanes) {
-    return fma(gamma.times(load(dy + c, lanes), c, lanes), load(x + c, lanes), sum);
-  });
+  return sum_of_columns<accumulation_t<T>, F>(
+      begin, end, [&](auto sum, auto c, auto lanes) RMSNORM_INLINE {
+        return fma(gamma.at(c, lanes).times(load(dy + c, lanes)), load(x + c, lanes), sum);
+      });
 }
 
 /// One row of backward, up to its columns.
@@ -280,14 +348,15 @@ void backward_columns(const BackwardRow<T>* rows, Gamma<T, G> gamma, accumulatio
     dy[r] = rows[r].dy;
     dx[r] = rows[r].dx;
   }
-  for_each_vector<A, F>(begin, end, [&](auto c, auto lanes) {
+  for_each_vector<A, F>(begin, end, [&](auto c, auto lanes) RMSNORM_INLINE {
     auto sum = broadcast(A(0));
     if constexpr (want_dgamma) sum = load(sums + c, lanes);
+    const auto factor = gamma.at(c, lanes);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const auto xs = load(x[r] + c, lanes), dys = load(dy[r] + c, lanes);
       if constexpr (want_dx) {
-        const auto u = gamma.times(dys, c, lanes);
+        const auto u = factor.times(dys);
         store(dx[r] + c, input_gradient<F>(u, xs, rstd[r], projection[r]), lanes);
       }
       if constexpr (want_dgamma) sum = add_gamma_gradient<F>(sum, dys, xs, rstd[r]);
@@ -334,8 +403,8 @@ class Backward {
   static void clear(A* sums, std::int64_t begin, std::int64_t end) {
     if constexpr (want_dgamma) {
       const auto zero = broadcast(A(0));
-      for_each_vector<A, Fault::none>(begin, end,
-                                      [&](auto c, auto lanes) { store(sums + c, zero, lanes); });
+      for_each_vector<A, Fault::none>(
+          begin, end, [&](auto c, auto lanes) RMSNORM_INLINE { store(sums + c, zero, lanes); });
     }
   }
 
@@ -355,12 +424,12 @@ class Backward {
   }
 
   void strip(std::int64_t begin, std::int64_t end, A* sums) const {
-    constexpr int kGroup = 4;
-    const bool grouped = cols_ * static_cast<std::int64_t>(sizeof(T)) <= 4096;
+    const bool grouped = cols_ * static_cast<std::int64_t>(sizeof(T)) <= kGroupRowBytes;
     RowWalk<T> x_rows(args_.x, begin), dy_rows(args_.dy, begin);
     clear(sums, 0, cols_);
     std::int64_t m = begin;
-    for (; grouped && m + kGroup <= end; m += kGroup) row_group<kGroup>(x_rows, dy_rows, m, sums);
+    for (; grouped && m + kGroupRows <= end; m += kGroupRows)
+      row_group<kGroupRows>(x_rows, dy_rows, m, sums);
     for (; m < end; ++m) row_group<1>(x_rows, dy_rows, m, sums);
   }
 
@@ -417,7 +486,7 @@ class Backward {
 
   /// dgamma of columns [begin, end): the strips' sums in order.
   void add_strips(std::int64_t strips, std::int64_t begin, std::int64_t end) const {
-    for_each_vector<A, F>(begin, end, [&](auto c, auto lanes) {
+    for_each_vector<A, F>(begin, end, [&](auto c, auto lanes) RMSNORM_INLINE {
       auto sum = broadcast(A(0));
       for (std::int64_t s = 0; s < strips; ++s) {
         sum = sum + load(sums_ + s * plan_.partial_stride + c, lanes);
@@ -459,8 +528,8 @@ template <Fault F>
 std::int32_t tuned_forward(const rmsnorm_forward_args* args) {
   return dispatch_dtypes<Types>(*args, [&](auto x, auto gamma) {
     using T = decltype(x);
-    if (args->gamma == nullptr) return forward_typed<T, NoGamma, F>(*args);
-    return forward_typed<T, decltype(gamma), F>(*args);
+    if (args->gamma == nullptr) return Forward<T, NoGamma, F>(*args).run();
+    return Forward<T, decltype(gamma), F>(*args).run();
   });
 }
 
@@ -472,5 +541,7 @@ std::int32_t tuned_backward(const rmsnorm_backward_args* args) {
     return backward_typed<T, decltype(gamma), F>(*args);
   });
 }
+
+#undef RMSNORM_INLINE
 
 }  // namespace rmsnorm::kernels::cpu::RMSNORM_ISA
