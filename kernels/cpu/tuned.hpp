@@ -45,6 +45,12 @@ BackwardPlan plan_backward(const rmsnorm_backward_args& args);
 /// The executor where the work is worth waking its threads for, else nullptr.
 const rmsnorm_executor* executor_for(const rmsnorm_executor* executor, std::int64_t elements);
 
+/// Whether an output is written past the caches: where a pass over `tensors` of its size is more
+/// than they hold, and its rows start at cache lines, so that every line is written whole. The bits
+/// are the same.
+bool stream_outputs(const void* output, std::int64_t rows, std::int64_t cols,
+                    std::size_t number_bytes, std::int64_t tensors);
+
 /// The entry points of one instruction set.
 struct TunedFunctions {
   std::int32_t (*forward)(const rmsnorm_forward_args*);

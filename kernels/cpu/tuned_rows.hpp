@@ -196,8 +196,17 @@ accumulation_t<T> square_sum(const T* x, std::int64_t begin, std::int64_t end) {
                                               });
 }
 
+template <bool streamed, class T, class Vector, class Lanes>
+RMSNORM_INLINE inline void write(T* p, Vector value, Lanes lanes) {
+  if constexpr (streamed) {
+    stream(p, value, lanes);
+  } else {
+    store(p, value, lanes);
+  }
+}
+
 /// Columns [begin, end) of y of R rows.
-template <class T, class G, Fault F, int R>
+template <class T, class G, Fault F, int R, bool streamed>
 void write_output(const T* const* x, const accumulation_t<T>* rstd, Gamma<T, G> gamma, T* const* y,
                   std::int64_t begin, std::int64_t end) {
   using A = accumulation_t<T>;
@@ -214,7 +223,8 @@ void write_output(const T* const* x, const accumulation_t<T>* rstd, Gamma<T, G> 
     const auto factor = gamma.at(c, lanes);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
-      store(ys[r] + c, factor.times(normalized<F>(load(xs[r] + c, lanes), rstds[r])), lanes);
+      const auto value = factor.times(normalized<F>(load(xs[r] + c, lanes), rstds[r]));
+      write<streamed>(ys[r] + c, value, lanes);
     }
   });
 }
@@ -238,6 +248,7 @@ class Forward {
         cols_(args.cols),
         pieces_(row_pieces(args.cols)),
         gamma_{static_cast<const G*>(args.gamma)},
+        streamed_(stream_outputs(args.y, args.rows, args.cols, sizeof(T), 2)),
         executor_(executor_for(args.executor, args.rows * args.cols)) {}
 
   std::int32_t run() const {
@@ -270,7 +281,11 @@ class Forward {
                               return square_sum<T, F>(row, begin, end);
                             }));
     }
-    write_output<T, G, F, R>(x, rstd, gamma_, y, 0, cols_);
+    if (streamed_) {
+      write_output<T, G, F, R, true>(x, rstd, gamma_, y, 0, cols_);
+    } else {
+      write_output<T, G, F, R, false>(x, rstd, gamma_, y, 0, cols_);
+    }
   }
 
   void by_rows() const {
@@ -281,6 +296,7 @@ class Forward {
       std::int64_t m = begin;
       for (; grouped && m + kGroupRows <= end; m += kGroupRows) row_group<kGroupRows>(x_rows, m);
       for (; m < end; ++m) row_group<1>(x_rows, m);
+      if (streamed_) end_stream();
     });
   }
 
@@ -298,7 +314,7 @@ class Forward {
                                    return sums[begin / pieces_.cols];
                                  }));
       for_each_piece(executor_, cols_, pieces_.cols, [&](std::int64_t begin, std::int64_t end) {
-        write_output<T, G, F, 1>(&x, &rstd, gamma_, &y, begin, end);
+        write_output<T, G, F, 1, false>(&x, &rstd, gamma_, &y, begin, end);
       });
     }
   }
@@ -307,6 +323,7 @@ class Forward {
   const std::int64_t cols_;
   const RowPieces pieces_;
   const Gamma<T, G> gamma_;
+  const bool streamed_;
   const rmsnorm_executor* const executor_;
 };
 
@@ -330,7 +347,7 @@ struct BackwardRow {
 };
 
 /// dx and dgamma's addends of columns [begin, end) of R rows, in the order of the rows, whatever R.
-template <class T, class G, Fault F, bool want_dx, bool want_dgamma, int R>
+template <class T, class G, Fault F, bool want_dx, bool want_dgamma, int R, bool streamed>
 void backward_columns(const BackwardRow<T>* rows, Gamma<T, G> gamma, accumulation_t<T>* sums,
                       std::int64_t begin, std::int64_t end) {
   using A = accumulation_t<T>;
@@ -357,7 +374,7 @@ void backward_columns(const BackwardRow<T>* rows, Gamma<T, G> gamma, accumulatio
       const auto xs = load(x[r] + c, lanes), dys = load(dy[r] + c, lanes);
       if constexpr (want_dx) {
         const auto u = factor.times(dys);
-        store(dx[r] + c, input_gradient<F>(u, xs, rstd[r], projection[r]), lanes);
+        write<streamed>(dx[r] + c, input_gradient<F>(u, xs, rstd[r], projection[r]), lanes);
       }
       if constexpr (want_dgamma) sum = add_gamma_gradient<F>(sum, dys, xs, rstd[r]);
     }
@@ -378,6 +395,7 @@ class Backward {
         gamma_{static_cast<const G*>(args.gamma)},
         sums_(static_cast<A*>(args.workspace)),
         dots_(sums_ + plan_.dot_offset),
+        streamed_(want_dx && stream_outputs(args.dx, args.rows, args.cols, sizeof(T), 3)),
         executor_(executor_for(args.executor, args.rows * args.cols)) {}
 
   std::int32_t run() {
@@ -420,7 +438,11 @@ class Backward {
                        }));
       }
     }
-    backward_columns<T, G, F, want_dx, want_dgamma, R>(rows, gamma_, sums, 0, cols_);
+    if (streamed_) {
+      backward_columns<T, G, F, want_dx, want_dgamma, R, want_dx>(rows, gamma_, sums, 0, cols_);
+    } else {
+      backward_columns<T, G, F, want_dx, want_dgamma, R, false>(rows, gamma_, sums, 0, cols_);
+    }
   }
 
   void strip(std::int64_t begin, std::int64_t end, A* sums) const {
@@ -431,6 +453,7 @@ class Backward {
     for (; grouped && m + kGroupRows <= end; m += kGroupRows)
       row_group<kGroupRows>(x_rows, dy_rows, m, sums);
     for (; m < end; ++m) row_group<1>(x_rows, dy_rows, m, sums);
+    if (streamed_) end_stream();
   }
 
   void by_strips() const {
@@ -474,7 +497,8 @@ class Backward {
       }
       for_each_piece(executor_, cols_, kColumnsPerTask, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t r = 0; r < count; ++r) {
-          backward_columns<T, G, F, want_dx, want_dgamma, 1>(rows + r, gamma_, sums_, begin, end);
+          backward_columns<T, G, F, want_dx, want_dgamma, 1, false>(rows + r, gamma_, sums_, begin,
+                                                                    end);
         }
       });
     }
@@ -511,6 +535,7 @@ class Backward {
   const Gamma<T, G> gamma_;
   A* const sums_;
   A* const dots_;
+  const bool streamed_;
   const rmsnorm_executor* const executor_;
 };
 

@@ -122,4 +122,24 @@ inline void store(Half16* p, F32 v, First first) {
   _mm256_mask_storeu_epi16(p, mask_of(first), narrow(p, v));
 }
 
+template <class T, class Vector, class Lanes>
+inline void stream(T* p, Vector v, Lanes lanes) {
+  store(p, v, lanes);
+}
+inline void stream(double* p, F64 v, All) {
+  _mm512_stream_pd(p, v);
+}
+inline void stream(float* p, F32 v, All) {
+  _mm512_stream_ps(p, v);
+}
+inline void stream(Half* p, F32 v, All) {
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow(p, v));
+}
+inline void stream(Bfloat16* p, F32 v, All) {
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow(p, v));
+}
+inline void end_stream() {
+  _mm_sfence();
+}
+
 }  // namespace rmsnorm::kernels::cpu::avx512

@@ -523,6 +523,31 @@ TEMPLATE_TEST_CASE("a row has the same bits alone, at any address and among any 
   }
 }
 
+TEMPLATE_TEST_CASE("tuned on the CPU writes the same bits past the caches as through them",
+                   "[kernels][cpu]", EVERY_DTYPE_PAIR) {
+  using T = typename TestType::first_type;
+  using G = typename TestType::second_type;
+  const std::int64_t cols = 4096 + 64;
+  const Shape shape{(std::int64_t(25) << 20) / cols / static_cast<std::int64_t>(sizeof(T)), cols};
+  Problem<T, G> problem(shape);
+  Results<T, G> streamed(shape), stored(shape, 1);
+  REQUIRE(stream_outputs(streamed.y.data(), shape.rows, cols, sizeof(T), 2));
+  REQUIRE(!stream_outputs(stored.y.data(), shape.rows, cols, sizeof(T), 2));
+  run_threads = 2;
+  const rmsnorm_executor executor{2, run_on_threads};
+  for (const Supported& s : supported()) {
+    CAPTURE(s.name);
+    for (auto* results : {&streamed, &stored}) {
+      run_forward(*s.table, problem, *results, &executor);
+      run_backward(*s.table, problem, *results, true, true, &executor);
+      CHECK(results->guards_intact());
+    }
+    CHECK(streamed.y.same_bits(stored.y));
+    CHECK(streamed.dx.same_bits(stored.dx));
+    CHECK(streamed.dgamma.same_bits(stored.dgamma));
+  }
+}
+
 TEMPLATE_TEST_CASE("tuned on the CPU keeps NaN and infinities in their row", "[kernels][cpu]",
                    EVERY_DTYPE_PAIR) {
   using T = typename TestType::first_type;
