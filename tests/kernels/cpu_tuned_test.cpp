@@ -180,14 +180,14 @@ struct Problem {
     std::mt19937 generator(static_cast<unsigned>(shape.rows * 7919 + shape.cols));
     std::normal_distribution<double> normal;
     // What lies between rows must not be read as part of one.
-    for (std::int64_t i = 0; i < x_place.extent(shape); ++i)
+    const std::int64_t x_end = x_place.extent(shape), dy_end = dy_place.extent(shape);
+    for (std::int64_t i = 0; i < x_end; ++i)
       x[i] = from_double<T>(std::numeric_limits<double>::quiet_NaN());
     for (std::int64_t m = 0; m < shape.rows; ++m) {
       for (std::int64_t c = 0; c < shape.cols; ++c)
         x[x_place.row(m) + c] = from_double<T>(normal(generator));
     }
-    for (std::int64_t i = 0; i < dy_place.extent(shape); ++i)
-      dy[i] = from_double<T>(0.5 + normal(generator));
+    for (std::int64_t i = 0; i < dy_end; ++i) dy[i] = from_double<T>(0.5 + normal(generator));
     for (std::int64_t c = 0; c < shape.cols; ++c) gamma[c] = from_double<G>(normal(generator));
   }
   explicit Problem(Shape shape_, GammaOf gamma_of = GammaOf::same)
