@@ -5,10 +5,10 @@
 
 #include "rmsnorm/implementation.h"
 
-// `tuned` on the CPU: one set of loops (tuned_rows.hpp) compiled once for each instruction set
-// below and chosen when the program runs. What is compiled for an instruction set lives in a
-// namespace of its own and uses no inline function from outside it: the linker keeps one copy of
-// such a function, and it may keep the one that this machine cannot execute.
+// `tuned` on the CPU: one set of loops (tuned_rows.hpp and what it includes) compiled once for each
+// instruction set below and chosen when the program runs. What is compiled for an instruction set
+// lives in a namespace of its own and uses no inline function from outside it: the linker keeps one
+// copy of such a function, and it may keep the one that this machine cannot execute.
 
 namespace rmsnorm::kernels::cpu {
 
