@@ -17,6 +17,7 @@ constexpr std::int64_t kFewRows = 2 * kMinRowsPerStrip;
 constexpr std::int64_t kLongRowCols = 8192;         // with few rows
 constexpr std::int64_t kVeryLongRowCols = 1 << 18;  // with any number of rows
 constexpr std::int64_t kGroupElements = 1 << 18;
+constexpr std::int64_t kCachedBytes = std::int64_t(48) << 20;  // of a last-level cache
 constexpr std::int64_t kElementsWorthThreads = 1 << 15;
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) {
@@ -100,6 +101,14 @@ BackwardPlan plan_backward(const rmsnorm_backward_args& args) {
 const rmsnorm_executor* executor_for(const rmsnorm_executor* executor, std::int64_t elements) {
   const bool worth = executor != nullptr && executor->threads > 1;
   return worth && elements >= kElementsWorthThreads ? executor : nullptr;
+}
+
+bool stream_outputs(const void* output, std::int64_t rows, std::int64_t cols,
+                    std::size_t number_bytes, std::int64_t tensors) {
+  const std::int64_t row_bytes = cols * static_cast<std::int64_t>(number_bytes);
+  const bool whole_lines =
+      reinterpret_cast<std::uintptr_t>(output) % 64 == 0 && row_bytes % 64 == 0;
+  return whole_lines && rows >= kCachedBytes / (tensors * row_bytes);
 }
 
 const rmsnorm_implementation* tuned_table(Isa isa) {

@@ -5,10 +5,10 @@
 
 #include "rmsnorm/implementation.h"
 
-// `tuned` on the CPU: one set of loops (tuned_rows.hpp) compiled once for each instruction set
-// below and chosen when the program runs. What is compiled for an instruction set lives in a
-// namespace of its own and uses no inline function from outside it: the linker keeps one copy of
-// such a function, and it may keep the one that this machine cannot execute.
+// `tuned` on the CPU: one set of loops (tuned_rows.hpp and what it includes) compiled once for each
+// instruction set below and chosen when the program runs. What is compiled for an instruction set
+// lives in a namespace of its own and uses no inline function from outside it: the linker keeps one
+// copy of such a function, and it may keep the one that this machine cannot execute.
 
 namespace rmsnorm::kernels::cpu {
 
@@ -44,6 +44,12 @@ BackwardPlan plan_backward(const rmsnorm_backward_args& args);
 
 /// The executor where the work is worth waking its threads for, else nullptr.
 const rmsnorm_executor* executor_for(const rmsnorm_executor* executor, std::int64_t elements);
+
+/// Whether an output is written past the caches: where a pass over `tensors` of its size is more
+/// than they hold, and its rows start at cache lines, so that every line is written whole. The bits
+/// are the same.
+bool stream_outputs(const void* output, std::int64_t rows, std::int64_t cols,
+                    std::size_t number_bytes, std::int64_t tensors);
 
 /// The entry points of one instruction set.
 struct TunedFunctions {

@@ -116,4 +116,24 @@ inline void store(Half16* p, F32 v, First first) {
   for (std::int64_t i = 0; i < first.lanes; ++i) p[i] = padded[i];
 }
 
+template <class T, class Vector, class Lanes>
+inline void stream(T* p, Vector v, Lanes lanes) {
+  store(p, v, lanes);
+}
+inline void stream(double* p, F64 v, All) {
+  _mm256_stream_pd(p, v);
+}
+inline void stream(float* p, F32 v, All) {
+  _mm256_stream_ps(p, v);
+}
+inline void stream(Half* p, F32 v, All) {
+  _mm_stream_si128(reinterpret_cast<__m128i*>(p), narrow(p, v));
+}
+inline void stream(Bfloat16* p, F32 v, All) {
+  _mm_stream_si128(reinterpret_cast<__m128i*>(p), narrow(p, v));
+}
+inline void end_stream() {
+  _mm_sfence();
+}
+
 }  // namespace rmsnorm::kernels::cpu::avx2

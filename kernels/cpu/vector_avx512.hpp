@@ -55,20 +55,29 @@ inline __mmask8 mask8_of(First first) {
 inline F32 widen(const Half*, __m256i bits) {
   return _mm512_cvtph_ps(bits);
 }
+// Between 16 and 32 bits with one permutation, as shifts and narrowing conversions share few ports.
 inline F32 widen(const Bfloat16*, __m256i bits) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+  const __m512i upper_halves =
+      _mm512_set_epi32(15 << 16, 14 << 16, 13 << 16, 12 << 16, 11 << 16, 10 << 16, 9 << 16, 8 << 16,
+                       7 << 16, 6 << 16, 5 << 16, 4 << 16, 3 << 16, 2 << 16, 1 << 16, 0);
+  return _mm512_castsi512_ps(
+      _mm512_maskz_permutexvar_epi16(0xAAAAAAAA, upper_halves, _mm512_castsi256_si512(bits)));
 }
 inline __m256i narrow(const Half*, F32 v) {
   return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
-// Not VCVTNEPS2BF16, which writes zero for denormals.
+// Not VCVTNEPS2BF16: it writes zero for denormals, and with a test for those it gained a tenth.
 inline __m256i narrow(const Bfloat16*, F32 v) {
+  const __m512i odd_words =
+      _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 31 << 16 | 29, 27 << 16 | 25, 23 << 16 | 21,
+                       19 << 16 | 17, 15 << 16 | 13, 11 << 16 | 9, 7 << 16 | 5, 3 << 16 | 1);
   const __m512i bits = _mm512_castps_si512(v);
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
+  const __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
   const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
-  return _mm512_cvtepi32_epi16(
-      _mm512_mask_mov_epi32(_mm512_srli_epi32(rounded, 16), nan, _mm512_set1_epi32(0x7FC0)));
+  __m512i rounded = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF));
+  rounded = _mm512_mask_sub_epi32(rounded, odd, rounded, _mm512_set1_epi32(-1));
+  rounded = _mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7FC00000));
+  return _mm512_castsi512_si256(_mm512_permutexvar_epi16(odd_words, rounded));
 }
 
 inline F64 load(const double* p, All) {
@@ -111,6 +120,26 @@ inline void store(Half16* p, F32 v, All) {
 template <class Half16>
 inline void store(Half16* p, F32 v, First first) {
   _mm256_mask_storeu_epi16(p, mask_of(first), narrow(p, v));
+}
+
+template <class T, class Vector, class Lanes>
+inline void stream(T* p, Vector v, Lanes lanes) {
+  store(p, v, lanes);
+}
+inline void stream(double* p, F64 v, All) {
+  _mm512_stream_pd(p, v);
+}
+inline void stream(float* p, F32 v, All) {
+  _mm512_stream_ps(p, v);
+}
+inline void stream(Half* p, F32 v, All) {
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow(p, v));
+}
+inline void stream(Bfloat16* p, F32 v, All) {
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow(p, v));
+}
+inline void end_stream() {
+  _mm_sfence();
 }
 
 }  // namespace rmsnorm::kernels::cpu::avx512

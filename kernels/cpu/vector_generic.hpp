@@ -131,4 +131,12 @@ inline void store(T* p, Vector v, First first) {
   for (std::int64_t i = 0; i < first.lanes; ++i) p[i] = padded[i];
 }
 
+/// store() past the caches where the processor can; p is a multiple of the vector. end_stream()
+/// before another thread reads.
+template <class T, class Vector, class Lanes>
+inline void stream(T* p, Vector v, Lanes lanes) {
+  store(p, v, lanes);
+}
+inline void end_stream() {}
+
 }  // namespace rmsnorm::kernels::cpu::generic

@@ -1,0 +1,227 @@
+// Part of tuned_rows.hpp, after tuned_loops.hpp.
+
+namespace rmsnorm::kernels::cpu::RMSNORM_ISA {
+
+template <class T, class G, Fault F>
+accumulation_t<T> dot_product(const T* x, const T* dy, Gamma<T, G> gamma, std::int64_t begin,
+                              std::int64_t end) {
+  return sum_of_columns<accumulation_t<T>, F>(
+      begin, end, [&](auto sum, auto c, auto lanes) RMSNORM_INLINE {
+        return fma(gamma.at(c, lanes).times(load(dy + c, lanes)), load(x + c, lanes), sum);
+      });
+}
+
+/// One row of backward, up to its columns.
+template <class T>
+struct BackwardRow {
+  using A = accumulation_t<T>;
+  const T* x;
+  const T* dy;
+  T* dx;
+  A rstd, projection;
+};
+
+/// dx and dgamma's addends of columns [begin, end) of R rows, in the order of the rows, whatever R.
+template <class T, class G, Fault F, bool want_dx, bool want_dgamma, int R, bool streamed>
+void backward_columns(const BackwardRow<T>* rows, Gamma<T, G> gamma, accumulation_t<T>* sums,
+                      std::int64_t begin, std::int64_t end) {
+  using A = accumulation_t<T>;
+  vector_t<T> rstd[R], projection[R];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    rstd[r] = broadcast(rows[r].rstd);
+    projection[r] = broadcast(rows[r].projection);
+  }
+  const T *x[R], *dy[R];
+  T* dx[R];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    x[r] = rows[r].x;
+    dy[r] = rows[r].dy;
+    dx[r] = rows[r].dx;
+  }
+  for_each_vector<A, F>(begin, end, [&](auto c, auto lanes) RMSNORM_INLINE {
+    auto sum = broadcast(A(0));
+    if constexpr (want_dgamma) sum = load(sums + c, lanes);
+    const auto factor = gamma.at(c, lanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const auto xs = load(x[r] + c, lanes), dys = load(dy[r] + c, lanes);
+      if constexpr (want_dx) {
+        const auto u = factor.times(dys);
+        write<streamed>(dx[r] + c, input_gradient<F>(u, xs, rstd[r], projection[r]), lanes);
+      }
+      if constexpr (want_dgamma) sum = add_gamma_gradient<F>(sum, dys, xs, rstd[r]);
+    }
+    if constexpr (want_dgamma) store(sums + c, sum, lanes);
+  });
+}
+
+template <class T, class G, Fault F, bool want_dx, bool want_dgamma>
+class Backward {
+  using A = accumulation_t<T>;
+
+ public:
+  explicit Backward(const rmsnorm_backward_args& args)
+      : args_(args),
+        cols_(args.cols),
+        plan_(plan_backward(args)),
+        pieces_(row_pieces(args.cols)),
+        gamma_{static_cast<const G*>(args.gamma)},
+        sums_(static_cast<A*>(args.workspace)),
+        dots_(sums_ + plan_.dot_offset),
+        streamed_(want_dx && stream_outputs(args.dx, args.rows, args.cols, sizeof(T), 3)),
+        executor_(executor_for(args.executor, args.rows * args.cols)) {}
+
+  std::int32_t run() {
+    if (args_.workspace_bytes < plan_.workspace_bytes) return RMSNORM_WORKSPACE;
+    if (plan_.by_columns) {
+      by_columns();
+    } else {
+      by_strips();
+    }
+    return RMSNORM_OK;
+  }
+
+ private:
+  BackwardRow<T> row(std::int64_t m, const T* x, const T* dy) const {
+    T* dx = want_dx ? static_cast<T*>(args_.dx) + m * cols_ : nullptr;
+    return {x, dy, dx, static_cast<const A*>(args_.rstd)[m], A(0)};
+  }
+
+  void set_projection(BackwardRow<T>& row, A dot) const {
+    row.projection = projection_factor<F>(dot, row.rstd, cols_);
+  }
+
+  static void clear(A* sums, std::int64_t begin, std::int64_t end) {
+    if constexpr (want_dgamma) {
+      const auto zero = broadcast(A(0));
+      for_each_vector<A, Fault::none>(
+          begin, end, [&](auto c, auto lanes) RMSNORM_INLINE { store(sums + c, zero, lanes); });
+    }
+  }
+
+  template <int R>
+  void row_group(RowWalk<T>& x_rows, RowWalk<T>& dy_rows, std::int64_t m, A* sums) const {
+    BackwardRow<T> rows[R];
+    for (int r = 0; r < R; ++r) {
+      const T *x = x_rows.next(), *dy = dy_rows.next();
+      rows[r] = row(m + r, x, dy);
+      if constexpr (want_dx) {
+        set_projection(rows[r], sum_of_pieces<A>(cols_, pieces_, [&](auto from, auto to) {
+                         return dot_product<T, G, F>(x, dy, gamma_, from, to);
+                       }));
+      }
+    }
+    if (streamed_) {
+      backward_columns<T, G, F, want_dx, want_dgamma, R, want_dx>(rows, gamma_, sums, 0, cols_);
+    } else {
+      backward_columns<T, G, F, want_dx, want_dgamma, R, false>(rows, gamma_, sums, 0, cols_);
+    }
+  }
+
+  void strip(std::int64_t begin, std::int64_t end, A* sums) const {
+    const bool grouped = cols_ * static_cast<std::int64_t>(sizeof(T)) <= kGroupRowBytes;
+    RowWalk<T> x_rows(args_.x, begin), dy_rows(args_.dy, begin);
+    clear(sums, 0, cols_);
+    std::int64_t m = begin;
+    for (; grouped && m + kGroupRows <= end; m += kGroupRows)
+      row_group<kGroupRows>(x_rows, dy_rows, m, sums);
+    for (; m < end; ++m) row_group<1>(x_rows, dy_rows, m, sums);
+    if (streamed_) end_stream();
+  }
+
+  void by_strips() const {
+    for_each_piece(executor_, args_.rows, plan_.rows_per_strip > 0 ? plan_.rows_per_strip : 1,
+                   [&](std::int64_t begin, std::int64_t end) {
+                     strip(begin, end, sums_ + begin / plan_.rows_per_strip * plan_.partial_stride);
+                   });
+    if constexpr (want_dgamma) {
+      const std::int64_t strips = args_.rows > 0 ? plan_.strips : 0;
+      for_each_piece(executor_for(args_.executor, strips * cols_), cols_, kColumnsPerTask / 8,
+                     [&](std::int64_t begin, std::int64_t end) { add_strips(strips, begin, end); });
+    }
+  }
+
+  void by_columns() const {
+    RowWalk<T> x_rows(args_.x, 0), dy_rows(args_.dy, 0);
+    for_each_piece(executor_, cols_, kColumnsPerTask,
+                   [&](std::int64_t begin, std::int64_t end) { clear(sums_, begin, end); });
+    constexpr std::int64_t kMaxGroup = 32;
+    BackwardRow<T> rows[kMaxGroup];
+    const std::int64_t group_rows = smaller(plan_.group_rows, kMaxGroup);
+    for (std::int64_t first = 0; first < args_.rows; first += group_rows) {
+      const std::int64_t count = smaller(group_rows, args_.rows - first);
+      for (std::int64_t r = 0; r < count; ++r) {
+        const T *x = x_rows.next(), *dy = dy_rows.next();
+        rows[r] = row(first + r, x, dy);
+      }
+      if constexpr (want_dx) {
+        auto dot_of_piece = [&](std::int64_t index) {
+          const std::int64_t r = index / pieces_.count,
+                             begin = index % pieces_.count * pieces_.cols;
+          dots_[r * kMaxPieces + index % pieces_.count] = dot_product<T, G, F>(
+              rows[r].x, rows[r].dy, gamma_, begin, smaller(begin + pieces_.cols, cols_));
+        };
+        for_each_task(executor_, count * pieces_.count, dot_of_piece);
+        for (std::int64_t r = 0; r < count; ++r) {
+          set_projection(rows[r], sum_of_pieces<A>(cols_, pieces_, [&](auto begin, auto) {
+                           return dots_[r * kMaxPieces + begin / pieces_.cols];
+                         }));
+        }
+      }
+      for_each_piece(executor_, cols_, kColumnsPerTask, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t r = 0; r < count; ++r) {
+          backward_columns<T, G, F, want_dx, want_dgamma, 1, false>(rows + r, gamma_, sums_, begin,
+                                                                    end);
+        }
+      });
+    }
+    if constexpr (want_dgamma) {
+      for_each_piece(executor_, cols_, kColumnsPerTask,
+                     [&](std::int64_t begin, std::int64_t end) { add_strips(1, begin, end); });
+    }
+  }
+
+  /// dgamma of columns [begin, end): the strips' sums in order.
+  void add_strips(std::int64_t strips, std::int64_t begin, std::int64_t end) const {
+    for_each_vector<A, F>(begin, end, [&](auto c, auto lanes) RMSNORM_INLINE {
+      auto sum = broadcast(A(0));
+      for (std::int64_t s = 0; s < strips; ++s) {
+        sum = sum + load(sums_ + s * plan_.partial_stride + c, lanes);
+      }
+      if (args_.gamma_dtype == RMSNORM_FLOAT32) {
+        store_wide(c, sum, lanes);
+      } else {
+        store(static_cast<T*>(args_.dgamma) + c, sum, lanes);
+      }
+    });
+  }
+
+  template <class Vector, class Lanes>
+  void store_wide(std::int64_t c, Vector sum, Lanes lanes) const {
+    if constexpr (sizeof(A) == 4) store(static_cast<float*>(args_.dgamma) + c, sum, lanes);
+  }
+
+  const rmsnorm_backward_args& args_;
+  const std::int64_t cols_;
+  const BackwardPlan plan_;
+  const RowPieces pieces_;
+  const Gamma<T, G> gamma_;
+  A* const sums_;
+  A* const dots_;
+  const bool streamed_;
+  const rmsnorm_executor* const executor_;
+};
+
+template <class T, class G, Fault F>
+std::int32_t backward_typed(const rmsnorm_backward_args& args) {
+  const bool dx = args.dx != nullptr, dgamma = args.dgamma != nullptr;
+  if (dx && dgamma) return Backward<T, G, F, true, true>(args).run();
+  if (dx) return Backward<T, G, F, true, false>(args).run();
+  // gamma has no part in its own gradient.
+  if (dgamma) return Backward<T, NoGamma, F, false, true>(args).run();
+  return RMSNORM_OK;
+}
+
+}  // namespace rmsnorm::kernels::cpu::RMSNORM_ISA

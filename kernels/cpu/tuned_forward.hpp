@@ -1,0 +1,127 @@
+// Part of tuned_rows.hpp, after tuned_loops.hpp.
+
+namespace rmsnorm::kernels::cpu::RMSNORM_ISA {
+
+template <class T, Fault F>
+accumulation_t<T> square_sum(const T* x, std::int64_t begin, std::int64_t end) {
+  return sum_of_columns<accumulation_t<T>, F>(begin, end,
+                                              [&](auto sum, auto c, auto lanes) RMSNORM_INLINE {
+                                                const auto value = load(x + c, lanes);
+                                                return fma(value, value, sum);
+                                              });
+}
+
+/// Columns [begin, end) of y of R rows.
+template <class T, class G, Fault F, int R, bool streamed>
+void write_output(const T* const* x, const accumulation_t<T>* rstd, Gamma<T, G> gamma, T* const* y,
+                  std::int64_t begin, std::int64_t end) {
+  using A = accumulation_t<T>;
+  vector_t<T> rstds[R];
+  const T* xs[R];
+  T* ys[R];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    rstds[r] = broadcast(rstd[r]);
+    xs[r] = x[r];
+    ys[r] = y[r];
+  }
+  for_each_vector<A, F>(begin, end, [&](auto c, auto lanes) RMSNORM_INLINE {
+    const auto factor = gamma.at(c, lanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const auto value = factor.times(normalized<F>(load(xs[r] + c, lanes), rstds[r]));
+      write<streamed>(ys[r] + c, value, lanes);
+    }
+  });
+}
+
+template <class T, class G, Fault F>
+class Forward {
+  using A = accumulation_t<T>;
+
+ public:
+  explicit Forward(const rmsnorm_forward_args& args)
+      : args_(args),
+        cols_(args.cols),
+        pieces_(row_pieces(args.cols)),
+        gamma_{static_cast<const G*>(args.gamma)},
+        streamed_(stream_outputs(args.y, args.rows, args.cols, sizeof(T), 2)),
+        executor_(executor_for(args.executor, args.rows * args.cols)) {}
+
+  std::int32_t run() const {
+    if (executor_ != nullptr && args_.rows < executor_->threads && cols_ >= kElementsOfLongRow) {
+      by_columns();
+    } else {
+      by_rows();
+    }
+    return RMSNORM_OK;
+  }
+
+ private:
+  T* output(std::int64_t m) const { return static_cast<T*>(args_.y) + m * cols_; }
+
+  A rstd_of_row(std::int64_t m, A sum) const {
+    const A rstd = reciprocal_rms<F>(sum, cols_, args_.eps);
+    if (args_.rstd != nullptr) static_cast<A*>(args_.rstd)[m] = rstd;
+    return rstd;
+  }
+
+  template <int R>
+  void row_group(RowWalk<T>& x_rows, std::int64_t m) const {
+    const T* x[R];
+    T* y[R];
+    A rstd[R];
+    for (int r = 0; r < R; ++r) {
+      const T* row = x[r] = x_rows.next();
+      y[r] = output(m + r);
+      rstd[r] = rstd_of_row(m + r, sum_of_pieces<A>(cols_, pieces_, [&](auto begin, auto end) {
+                              return square_sum<T, F>(row, begin, end);
+                            }));
+    }
+    if (streamed_) {
+      write_output<T, G, F, R, true>(x, rstd, gamma_, y, 0, cols_);
+    } else {
+      write_output<T, G, F, R, false>(x, rstd, gamma_, y, 0, cols_);
+    }
+  }
+
+  void by_rows() const {
+    const std::int64_t rows_per_task = cols_ < kElementsPerTask ? kElementsPerTask / cols_ : 1;
+    const bool grouped = cols_ * static_cast<std::int64_t>(sizeof(T)) <= kGroupRowBytes;
+    for_each_piece(executor_, args_.rows, rows_per_task, [&](std::int64_t begin, std::int64_t end) {
+      RowWalk<T> x_rows(args_.x, begin);
+      std::int64_t m = begin;
+      for (; grouped && m + kGroupRows <= end; m += kGroupRows) row_group<kGroupRows>(x_rows, m);
+      for (; m < end; ++m) row_group<1>(x_rows, m);
+      if (streamed_) end_stream();
+    });
+  }
+
+  /// Fewer long rows than threads: the threads share each row.
+  void by_columns() const {
+    RowWalk<T> x_rows(args_.x, 0);
+    for (std::int64_t m = 0; m < args_.rows; ++m) {
+      const T* x = x_rows.next();
+      T* y = output(m);
+      A sums[kMaxPieces];
+      for_each_piece(executor_, cols_, pieces_.cols, [&](std::int64_t begin, std::int64_t end) {
+        sums[begin / pieces_.cols] = square_sum<T, F>(x, begin, end);
+      });
+      const A rstd = rstd_of_row(m, sum_of_pieces<A>(cols_, pieces_, [&](auto begin, auto) {
+                                   return sums[begin / pieces_.cols];
+                                 }));
+      for_each_piece(executor_, cols_, pieces_.cols, [&](std::int64_t begin, std::int64_t end) {
+        write_output<T, G, F, 1, false>(&x, &rstd, gamma_, &y, begin, end);
+      });
+    }
+  }
+
+  const rmsnorm_forward_args& args_;
+  const std::int64_t cols_;
+  const RowPieces pieces_;
+  const Gamma<T, G> gamma_;
+  const bool streamed_;
+  const rmsnorm_executor* const executor_;
+};
+
+}  // namespace rmsnorm::kernels::cpu::RMSNORM_ISA

@@ -1,0 +1,208 @@
+#include <cstdint>
+
+#include "kernels/common/arguments.hpp"
+#include "kernels/common/fault.hpp"
+#include "kernels/cpu/dtype.hpp"
+#include "kernels/cpu/tasks.hpp"
+#include "kernels/cpu/tuned.hpp"
+
+// What the two passes of `tuned` on the CPU share, in the vectors of namespace RMSNORM_ISA
+// (vector_*.hpp), which the including file defines. No include guard: each instruction set takes
+// its own copy. See tuned.hpp for why nothing inline from elsewhere is called here.
+//
+// A sum over a row is taken in `kAccumulators` vectors whose lanes are then added pairwise; a row
+// longer than a piece (row_pieces) is the sum of its pieces in order. Both follow from the columns
+// and the instruction set alone.
+
+namespace rmsnorm::kernels::cpu::RMSNORM_ISA {
+
+template <class A>
+constexpr std::int64_t kLanes = kVectorBytes / static_cast<int>(sizeof(A));
+
+template <class T>
+using vector_t = decltype(load(static_cast<const T*>(nullptr), All{}));
+
+inline std::int64_t smaller(std::int64_t a, std::int64_t b) {
+  return a < b ? a : b;
+}
+inline float square_root(float value) {
+  return __builtin_sqrtf(value);
+}
+inline double square_root(double value) {
+  return __builtin_sqrt(value);
+}
+
+// The places where a small mistake makes a wrong kernel, each by its name.
+
+/// What the sum over a row is divided by.
+template <Fault F, class A>
+A mean_divisor(std::int64_t cols) {
+  return static_cast<A>(cols);
+}
+
+template <Fault F, class A>
+A reciprocal_rms(A square_sum, std::int64_t cols, double eps) {
+  return A(1) / square_root(square_sum / mean_divisor<F, A>(cols) + static_cast<A>(eps));
+}
+
+/// The lanes of the last vector that hold columns.
+template <Fault F>
+First tail_lanes(std::int64_t columns_left) {
+  return First{columns_left};
+}
+
+template <Fault F, class Vector>
+Vector normalized(Vector x, Vector rstd) {
+  return x * rstd;
+}
+
+/// What multiplies x in dx: rstd * (u - x * projection) is rstd*u - x*rstd^3*mean(u*x) with no
+/// factor that can overflow alone.
+template <Fault F, class A>
+A projection_factor(A dot, A rstd, std::int64_t cols) {
+  return rstd * (dot * rstd / mean_divisor<F, A>(cols));
+}
+
+template <Fault F, class Vector>
+Vector input_gradient(Vector u, Vector x, Vector rstd, Vector projection) {
+  return rstd * fma(-x, projection, u);
+}
+
+/// dgamma's sum over rows with one more row.
+template <Fault F, class Vector>
+Vector add_gamma_gradient(Vector sum, Vector dy, Vector x, Vector rstd) {
+  return fma(dy, normalized<F>(x, rstd), sum);
+}
+
+/// In the place of gamma's type where there is no gamma.
+struct NoGamma {};
+
+template <class T, class G>
+struct Gamma {
+  const G* data;
+  struct Factor {
+    vector_t<T> gamma;
+    vector_t<T> times(vector_t<T> value) const { return value * gamma; }
+  };
+  template <class Lanes>
+  Factor at(std::int64_t c, Lanes lanes) const {
+    return {load(data + c, lanes)};
+  }
+};
+template <class T>
+struct Gamma<T, NoGamma> {
+  const NoGamma* data;
+  struct Factor {
+    vector_t<T> times(vector_t<T> value) const { return value; }
+  };
+  template <class Lanes>
+  Factor at(std::int64_t, Lanes) const {
+    return {};
+  }
+};
+
+/// Hands out one row after the other without a division for each.
+template <class T>
+class RowWalk {
+ public:
+  RowWalk(const rmsnorm_rows& rows, std::int64_t first)
+      : rows_(rows),
+        inner_(first % rows.inner_rows),
+        block_(static_cast<const T*>(rows.data) + (first / rows.inner_rows) * rows.outer_stride) {}
+
+  const T* next() {
+    const T* row = block_ + inner_ * rows_.inner_stride;
+    if (++inner_ == rows_.inner_rows) {
+      inner_ = 0;
+      block_ += rows_.outer_stride;
+    }
+    return row;
+  }
+
+ private:
+  const rmsnorm_rows rows_;
+  std::int64_t inner_;
+  const T* block_;
+};
+
+// The loops below are fast only as one function with the bodies given to them: as calls, their
+// vectors would go through memory.
+#define RMSNORM_INLINE __attribute__((always_inline))
+
+/// Runs body(c, lanes) for the vectors of A that cover columns [begin, end).
+template <class A, Fault F, class Body>
+RMSNORM_INLINE inline void for_each_vector(std::int64_t begin, std::int64_t end, Body body) {
+  std::int64_t c = begin;
+  for (; c + kLanes<A> <= end; c += kLanes<A>) body(c, All{});
+  if (c < end) body(c, tail_lanes<F>(end - c));
+}
+
+/// The sum of term(c) over columns [begin, end): add(sum, c, lanes) adds a vector of terms.
+template <class A, Fault F, class Add>
+RMSNORM_INLINE inline A sum_of_columns(std::int64_t begin, std::int64_t end, Add add) {
+  constexpr std::int64_t lanes = kLanes<A>;
+  auto zero = broadcast(A(0));
+  decltype(zero) sums[kAccumulators];
+#pragma GCC unroll 8
+  for (int i = 0; i < kAccumulators; ++i) sums[i] = zero;
+  std::int64_t c = begin;
+  for (; c + lanes * kAccumulators <= end; c += lanes * kAccumulators) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kAccumulators; ++i) sums[i] = add(sums[i], c + i * lanes, All{});
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kAccumulators; ++i, c += lanes) {
+    if (c + lanes <= end) {
+      sums[i] = add(sums[i], c, All{});
+    } else if (c < end) {
+      sums[i] = add(sums[i], c, tail_lanes<F>(end - c));
+    }
+  }
+#pragma GCC unroll 8
+  for (int half = kAccumulators / 2; half > 0; half /= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < half; ++i) sums[i] = sums[i] + sums[i + half];
+  }
+  return sum_lanes(sums[0]);
+}
+
+/// The sum over a row of what piece_sum(begin, end) gives for each of its pieces.
+template <class A, class PieceSum>
+RMSNORM_INLINE inline A sum_of_pieces(std::int64_t cols, const RowPieces& pieces,
+                                      PieceSum piece_sum) {
+  A sum = piece_sum(std::int64_t(0), smaller(pieces.cols, cols));
+  for (std::int64_t begin = pieces.cols; begin < cols; begin += pieces.cols) {
+    sum += piece_sum(begin, smaller(begin + pieces.cols, cols));
+  }
+  return sum;
+}
+
+/// Cuts [0, count) into ranges of `grain` and runs body(begin, end) for each.
+template <class Body>
+void for_each_piece(const rmsnorm_executor* executor, std::int64_t count, std::int64_t grain,
+                    Body body) {
+  auto task = [&](std::int64_t index) {
+    body(index * grain, smaller(index * grain + grain, count));
+  };
+  for_each_task(executor, (count + grain - 1) / grain, task);
+}
+
+template <bool streamed, class T, class Vector, class Lanes>
+RMSNORM_INLINE inline void write(T* p, Vector value, Lanes lanes) {
+  if constexpr (streamed) {
+    stream(p, value, lanes);
+  } else {
+    store(p, value, lanes);
+  }
+}
+
+constexpr std::int64_t kElementsPerTask = 1 << 15;
+constexpr std::int64_t kElementsOfLongRow = 1 << 16;
+constexpr std::int64_t kColumnsPerTask = 4096;
+
+/// Rows that are worked on together, so that gamma is loaded once for them and the ends of their
+/// sums overlap; the bits do not depend on it. More rows, or longer ones, evict each other from L1.
+constexpr int kGroupRows = 2;
+constexpr std::int64_t kGroupRowBytes = 4096;
+
+}  // namespace rmsnorm::kernels::cpu::RMSNORM_ISA
