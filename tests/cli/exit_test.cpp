@@ -171,9 +171,11 @@ TEST_CASE("An interrupt is 130, and the report holds what was done", "[exit]") {
                 "  rows: [4090, 4091, 4092, 4093, 4094, 4095, 4096]\n"
                 "  cols: [4090, 4091, 4092, 4093, 4094, 4095, 4096]\n"
                 "  dtypes: [float32]\ntolerance:\n  float32: {atol: 1.0e-5, rtol: 1.0e-4}\n");
+  // --foreground: once, to the program alone; to its group too it would be the second signal, which
+  // kills.
   const ProcessResult result =
-      run_process({"timeout", "--preserve-status", "-s", "INT", "3", RMSNORM_TEST_PROGRAM,
-                   "check-backward", "--config", "long.yaml"},
+      run_process({"timeout", "--foreground", "--preserve-status", "-s", "INT", "3",
+                   RMSNORM_TEST_PROGRAM, "check-backward", "--config", "long.yaml"},
                   {.dir = program.path(""), .variables = {}, .timeout = std::chrono::seconds(60)});
   check_exit(result, 130, {"interrupted"});
   CHECK_THAT(last_line(result.out), contains_text("verdict: INTERRUPTED"));
