@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <stdexcept>
 #include <system_error>
+#include <utility>
 
 namespace rmsnorm {
 namespace {
@@ -27,51 +28,50 @@ class Descriptor {
   Descriptor& operator=(const Descriptor&) = delete;
 
   int get() const { return fd_; }
-  /// Some file systems report a failed write only here.
-  int close() {
-    const int fd = fd_;
-    fd_ = -1;
-    return ::close(fd);
-  }
 
  private:
   int fd_;
 };
 
-/// Removes a file unless told to keep it.
+/// A new, empty file beside a file that it is to replace; removed unless renamed to it.
 class TemporaryFile {
  public:
-  explicit TemporaryFile(std::filesystem::path path) : path_(std::move(path)) {}
+  /// `folder` is open. A name left behind by a killed process is stepped over.
+  explicit TemporaryFile(int folder) : folder_(folder), fd_(-1) {
+    // Short, so that a file name of the greatest length still has room for its temporary file.
+    static std::atomic<unsigned> counter{0};
+    do {
+      name_ = fmt::format(".rmsnorm-{}-{}.tmp", ::getpid(), counter++);
+      fd_ = ::openat(folder, name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    } while (fd_ < 0 && (errno == EEXIST || errno == EINTR));
+  }
+  /// errno stays that of what failed.
   ~TemporaryFile() {
-    if (!path_.empty()) ::unlink(path_.c_str());
+    const int reason = errno;
+    close();
+    if (!name_.empty()) ::unlinkat(folder_, name_.c_str(), 0);
+    errno = reason;
   }
   TemporaryFile(const TemporaryFile&) = delete;
   TemporaryFile& operator=(const TemporaryFile&) = delete;
 
-  const std::filesystem::path& path() const { return path_; }
-  void keep() { path_.clear(); }
+  /// Below 0 where none could be made; errno says why.
+  int fd() const { return fd_; }
+  /// Some file systems report a failed write only here.
+  int close() {
+    const int fd = std::exchange(fd_, -1);
+    return fd < 0 ? 0 : ::close(fd);
+  }
+  int rename_to(const std::string& name) {
+    const int result = ::renameat(folder_, name_.c_str(), folder_, name.c_str());
+    if (result == 0) name_.clear();
+    return result;
+  }
 
  private:
-  std::filesystem::path path_;
+  int folder_, fd_;
+  std::string name_;
 };
-
-/// A name in `folder` that no other thread or process of this machine uses. Short, so that a file
-/// name of the greatest length still has room for its temporary file.
-std::filesystem::path temporary_name(const std::filesystem::path& folder) {
-  static std::atomic<unsigned> counter{0};
-  return folder / fmt::format(".rmsnorm-{}-{}.tmp", ::getpid(), counter++);
-}
-
-/// The descriptor of a new file, whose name goes to `path`. A name left behind by a killed process
-/// is stepped over.
-int create_temporary(const std::filesystem::path& folder, std::filesystem::path& path) {
-  int fd;
-  do {
-    path = temporary_name(folder);
-    fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  } while (fd < 0 && (errno == EEXIST || errno == EINTR));
-  return fd;
-}
 
 /// 0, or the errno of the write that failed.
 int write_all(int fd, std::string_view contents) {
@@ -92,24 +92,25 @@ void write_file_atomically(const std::filesystem::path& file, std::string_view c
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) fail(file, "making its folder", error.value());
-  const Descriptor folder_fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder_fd.get() < 0) fail(file, "opening its folder", errno);
+  const Descriptor open_folder(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (open_folder.get() < 0) fail(file, "opening its folder", errno);
+  write_file_atomically(open_folder.get(), file, contents);
+}
 
-  std::filesystem::path temporary_path;
-  Descriptor fd(create_temporary(folder, temporary_path));
-  if (fd.get() < 0) fail(file, "making a temporary file beside it", errno);
-  TemporaryFile temporary(temporary_path);
-  if (const int write_error = write_all(fd.get(), contents)) {
+void write_file_atomically(int folder, const std::filesystem::path& file,
+                           std::string_view contents) {
+  TemporaryFile temporary(folder);
+  if (temporary.fd() < 0) fail(file, "making a temporary file beside it", errno);
+  if (const int write_error = write_all(temporary.fd(), contents)) {
     fail(file, "writing a temporary file beside it", write_error);
   }
-  if (::fsync(fd.get()) != 0) fail(file, "fsync of a temporary file beside it", errno);
-  if (fd.close() != 0) fail(file, "closing a temporary file beside it", errno);
-  if (::rename(temporary.path().c_str(), file.c_str()) != 0) {
+  if (::fsync(temporary.fd()) != 0) fail(file, "fsync of a temporary file beside it", errno);
+  if (temporary.close() != 0) fail(file, "closing a temporary file beside it", errno);
+  if (temporary.rename_to(file.filename()) != 0) {
     fail(file, "renaming a temporary file to it", errno);
   }
-  temporary.keep();
   // EINVAL: the file system has no fsync of folders.
-  if (::fsync(folder_fd.get()) != 0 && errno != EINVAL) fail(file, "fsync of its folder", errno);
+  if (::fsync(folder) != 0 && errno != EINVAL) fail(file, "fsync of its folder", errno);
 }
 
 std::string read_file(const std::filesystem::path& file) {

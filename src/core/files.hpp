@@ -14,6 +14,11 @@ namespace rmsnorm {
 /// behind. A killed process may leave one, named .rmsnorm-PID-COUNTER.tmp.
 void write_file_atomically(const std::filesystem::path& file, std::string_view contents);
 
+/// The same in a folder that the caller holds open: `file` lies in it and names it in errors. It
+/// goes into that folder even if another has taken its name since.
+void write_file_atomically(int folder, const std::filesystem::path& file,
+                           std::string_view contents);
+
 /// The whole file. Throws std::runtime_error naming file and reason.
 std::string read_file(const std::filesystem::path& file);
 

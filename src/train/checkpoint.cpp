@@ -88,11 +88,15 @@ Header read_header(const fs::path& file) {
 
 }  // namespace
 
-void write_checkpoint(const fs::path& file, const Snapshot& snapshot,
-                      const std::vector<ParameterShape>& shapes) {
+std::string encode_checkpoint(const Snapshot& snapshot, const std::vector<ParameterShape>& shapes) {
   const std::string payload =
       describe(snapshot, shapes).dump() + "\n" + encode_tensors(snapshot, shapes);
-  write_file_atomically(file, header(checkpoint_format, payload.size(), sha256(payload)) + payload);
+  return header(checkpoint_format, payload.size(), sha256(payload)) + payload;
+}
+
+void write_checkpoint(const fs::path& file, const Snapshot& snapshot,
+                      const std::vector<ParameterShape>& shapes) {
+  write_file_atomically(file, encode_checkpoint(snapshot, shapes));
 }
 
 OpenCheckpoint open_checkpoint(const fs::path& file) {

@@ -61,7 +61,10 @@ inline constexpr int checkpoint_format = 1;
 /// of all that follows; a line of JSON (step, counters, settings, identity); then libtorch's own
 /// archive: `model` as a torch::nn::Module of the same structure would save it, `exp_avg` and
 /// `exp_avg_sq` with the same keys, `adam_steps`, `order_generator`, `losses`, `validation_steps`,
-/// `validation_mse`. Replaced atomically. Throws std::runtime_error naming file and reason; an
+/// `validation_mse`.
+std::string encode_checkpoint(const Snapshot& snapshot, const std::vector<ParameterShape>& shapes);
+
+/// Makes `file` hold that. Replaced atomically. Throws std::runtime_error naming file and reason; an
 /// earlier file of that name is then as it was.
 void write_checkpoint(const std::filesystem::path& file, const Snapshot& snapshot,
                       const std::vector<ParameterShape>& shapes);

@@ -125,8 +125,9 @@ fs::path CheckpointFolder::write(const Snapshot& snapshot,
                                  const std::vector<ParameterShape>& shapes) {
   const fs::path file = folder_ / checkpoint_name(snapshot.step);
   try {
+    const std::string bytes = encode_checkpoint(snapshot, shapes);
     require_still_there();
-    write_checkpoint(file, snapshot, shapes);
+    write_file_atomically(fd_, file, bytes);
   } catch (const std::exception& error) {
     throw std::runtime_error(
         fmt::format("checkpoint of step {} was not written: {}; earlier checkpoints are as they "
@@ -146,7 +147,7 @@ void CheckpointFolder::remove_all_but_last() {
   own_steps_.erase(own_steps_.begin(), first_kept);
   for (const std::int64_t step : checkpoint_steps(folder_)) {
     if (std::find(own_steps_.begin(), own_steps_.end(), step) == own_steps_.end())
-      ::unlink((folder_ / checkpoint_name(step)).c_str());
+      ::unlinkat(fd_, checkpoint_name(step).c_str(), 0);
   }
 }
 

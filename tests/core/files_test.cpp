@@ -1,5 +1,8 @@
 #include "core/files.hpp"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
@@ -92,6 +95,30 @@ TEST_CASE("a write that fails names the file and leaves everything as it was") {
   CHECK(error_of_write("") != "written");
   CHECK(read_file(folder / "file") == "old");
   CHECK(folder.entries() == std::vector<std::string>{"file", "taken"});
+}
+
+TEST_CASE("a file goes into the folder that is held open, whatever has its name by then") {
+  const ScratchFolder folder("moved");
+  std::filesystem::create_directories(folder / "home");
+  const int home = ::open((folder / "home").c_str(), O_RDONLY | O_DIRECTORY);
+  REQUIRE(home >= 0);
+  std::filesystem::rename(folder / "home", folder / "moved");
+  write_file_atomically(home, folder / "home/x", "first");
+  CHECK_FALSE(std::filesystem::exists(folder / "home"));
+  std::filesystem::create_directories(folder / "home");
+  write_file_atomically(home, folder / "home/y", "second");
+  CHECK(read_file(folder / "moved/x") == "first");
+  CHECK(read_file(folder / "moved/y") == "second");
+  CHECK(std::filesystem::is_empty(folder / "home"));
+  std::filesystem::remove_all(folder / "moved");
+  std::string error = "written";
+  try {
+    write_file_atomically(home, folder / "home/z", "third");
+  } catch (const std::runtime_error& failure) {
+    error = failure.what();
+  }
+  ::close(home);
+  CHECK(error.find((folder / "home/z").string() + ": making a temporary file beside it") == 0);
 }
 
 TEST_CASE("a folder in which nothing can be made is an error that names the file") {
