@@ -17,7 +17,7 @@ at::Tensor round_significand(const at::Tensor& values, Dtype dtype) {
   return tie.add_(bits).add_(odd_bit / 2 - 1).bitwise_and_(~(odd_bit - 1)).view(at::kDouble);
 }
 
-static_assert(sizeof(RowSums) == 9 * sizeof(double));  // the order of stack() below
+static_assert(sizeof(RowSums) == 10 * sizeof(double));  // the order of stack() below
 
 }  // namespace
 
@@ -41,10 +41,14 @@ bool add_measured(Comparison& comparison, const reference::Expected& expected,
   const at::Tensor relative = at::where(abs_want.gt(0), abs_error / abs_want, 0.0);
 
   const at::Tensor rounding = round_significand(want, bounds.dtype) - want;
+  const at::Tensor reach = magnitude * comparison.accumulation();
+  const at::Tensor down = (round_significand(want - reach, bounds.dtype) - want) * want;
+  const at::Tensor up = (round_significand(want + reach, bounds.dtype) - want) * want;
   const at::Tensor sums =
       at::stack({want2, want_squared.square().sum(1), abs_want.sum(1), error.square().sum(1),
-                 (error * want).sum(1), rounding.square().sum(1), (rounding * want).sum(1),
-                 magnitude.square().sum(1), (magnitude * abs_want).sum(1)},
+                 (error * want).sum(1), rounding.square().sum(1), at::minimum(down, up).sum(1),
+                 at::maximum(down, up).sum(1), magnitude.square().sum(1),
+                 (magnitude * abs_want).sum(1)},
                 1);
   const at::Tensor clean = within.logical_and(sums.isfinite().all());
   const auto at_worst = [&](const at::Tensor& values) {

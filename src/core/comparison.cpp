@@ -170,7 +170,10 @@ void Comparison::add_finite_row(const double* want, const double* magnitude, con
     sums.error_want += error * w;
     const double rounding = round(w) - w;
     sums.rounding2 += rounding * rounding;
-    sums.rounding_want += rounding * w;
+    const double down = (round(w - accumulation_ * m) - w) * w,
+                 up = (round(w + accumulation_ * m) - w) * w;
+    sums.rounding_want_low += std::min(down, up);
+    sums.rounding_want_high += std::max(down, up);
     sums.magnitude2 += m * m;
     sums.magnitude_want += m * abs_want;
   }
@@ -195,7 +198,8 @@ void Comparison::finish_row(const RowSums& row) {
   if (!std::isfinite(row.magnitude2)) return;
   total_.want2 += row.want2, total_.want4 += row.want4, total_.abs_want += row.abs_want;
   total_.error2 += row.error2, total_.error_want += row.error_want;
-  total_.rounding_want += row.rounding_want;
+  total_.rounding_want_low += row.rounding_want_low;
+  total_.rounding_want_high += row.rounding_want_high;
   total_.magnitude2 += row.magnitude2, total_.magnitude_want += row.magnitude_want;
 }
 
@@ -276,7 +280,8 @@ double Comparison::gain_bound(const RowSums& sums) const {
   const double u = unit_roundoff(bounds_.dtype);
   const double averaged =
       std::min(u, deviations * u / std::sqrt(3.0) * std::sqrt(sums.want4) / sums.want2);
-  const double unavoidable = std::fabs(sums.rounding_want) / sums.want2;
+  const double unavoidable = 
+      std::max(-sums.rounding_want_low, sums.rounding_want_high) / sums.want2;
   return std::max(averaged, unavoidable) + accumulation_ * sums.magnitude_want / sums.want2 +
          smallest_subnormal(bounds_.dtype) / 2 * sums.abs_want / sums.want2;
 }

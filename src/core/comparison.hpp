@@ -48,7 +48,10 @@ struct ComparisonResult {
 struct RowSums {
   double want2 = 0, want4 = 0, abs_want = 0;
   double error2 = 0, error_want = 0;        ///< error: got - want
-  double rounding2 = 0, rounding_want = 0;  ///< rounding: want rounded to the dtype, less want
+  double rounding2 = 0;                     ///< rounding: want rounded to the dtype, less want
+  /// The least and the greatest sum of rounding * want, rounding anything in want +- accumulation *
+  /// magnitude.
+  double rounding_want_low = 0, rounding_want_high = 0;
   double magnitude2 = 0, magnitude_want = 0;
 };
 
@@ -79,8 +82,9 @@ int dropped_significand_bits(Dtype dtype);
 ///  - the gain |sum((got-want)*want)| / sum(want^2), per row and over everything, stays within what
 ///  rounding leaves of
 ///    it: 8 standard deviations u/sqrt(3)*sqrt(sum want^4)/sum want^2 (never more than u), or the
-///    gain of want itself rounded to the dtype where that is larger (equal elements have equal
-///    rounding errors, which do not average out), plus the same a and s terms. Rounding averages
+///    largest gain of anything within a*magnitude of want, rounded to the dtype, where that is
+///    larger (equal elements have equal rounding errors, which do not average out, and next to a
+///    tie all of them may fall on its other side), plus the same a and s terms. Rounding averages
 ///    out in the gain; a wrong scale, such as N-1 for N, does not.
 /// Rows in which want is not finite, or larger than the dtype, are held to the elementwise rule
 /// alone; where rounding want to the dtype overflows, the infinity of its sign is right.
@@ -98,6 +102,8 @@ class Comparison {
 
   ComparisonResult finish() const;
   const Bounds& bounds() const { return bounds_; }
+  /// accumulation_bound of the bounds.
+  double accumulation() const { return accumulation_; }
 
  private:
   /// The first break of a rule about rows, and how many rows break it.

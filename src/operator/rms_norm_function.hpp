@@ -1,9 +1,15 @@
 #pragma once
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
 
-#include <optional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
 
 #include "core/contract.hpp"
 #include "kernels/common/fault.hpp"
@@ -14,14 +20,15 @@
 #include "rmsnorm/errors.hpp"
 
 // The autograd function, with its faults as a compile-time parameter: autograd.cpp instantiates it
-// without one.
+// without one. A node of the graph as libtorch's own operators have one, not a
+// torch::autograd::Function: that one costs a call of a small tensor as much again as its kernel.
 
 namespace rmsnorm {
 
-using torch::autograd::AutogradContext;
+using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
-/// What a backward needs beside tensors. Held by the graph node as an opaque integer pair.
+/// What a backward needs beside tensors.
 struct CallSettings {
   const rmsnorm_implementation* table;
   std::int64_t normalized_dims;
@@ -59,68 +66,92 @@ BackwardResult backward_as_tensor_operations(const at::Tensor& x, const at::Tens
   return result;
 }
 
+/// The node that y hangs on; its next edges are those of x and gamma.
 template <kernels::Fault F>
-struct RmsNormFunction : torch::autograd::Function<RmsNormFunction<F>> {
-  // An absent gamma must be an empty optional: libtorch asks every Tensor argument for its device.
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x,
-                            const std::optional<at::Tensor>& given_gamma,
-                            const CallSettings& call) {
-    const at::Tensor gamma = given_gamma.value_or(at::Tensor());
-    ForwardResult result = run_forward(*call.table, x, gamma, call.normalized_dims, call.eps, true);
-    if constexpr (F != kernels::Fault::calls_not_counted) count_forward();
-    // x and gamma themselves, not aliases: autograd then notices when they are modified before the
-    // backward.
-    ctx->save_for_backward({F == kernels::Fault::saved_x_alias ? x.variable_data() : x,
-                            F == kernels::Fault::saved_gamma_alias ? gamma.variable_data() : gamma,
-                            result.rstd});
-    ctx->saved_data["table"] = reinterpret_cast<std::int64_t>(call.table);
-    ctx->saved_data["normalized_dims"] = call.normalized_dims;
-    ctx->saved_data["eps"] = call.eps;
-    ctx->saved_data["contract"] = static_cast<std::int64_t>(call.contract);
-    ctx->set_materialize_grads(false);
-    return result.y;
+class RmsNormBackward final : public torch::autograd::Node {
+ public:
+  // x and gamma themselves, not aliases: autograd then notices when they are modified before the
+  // backward.
+  RmsNormBackward(const at::Tensor& x, const at::Tensor& gamma, const at::Tensor& rstd,
+                  const CallSettings& call)
+      : torch::autograd::Node(torch::autograd::collect_next_edges(x, gamma)),
+        x_(F == kernels::Fault::saved_x_alias ? x.variable_data() : x, false),
+        gamma_(F == kernels::Fault::saved_gamma_alias ? gamma.variable_data() : gamma, false),
+        rstd_(rstd, false),
+        call_(call) {}
+
+  std::string name() const override { return "RmsNormBackward"; }
+
+  void release_variables() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    x_.reset_data();
+    gamma_.reset_data();
+    rstd_.reset_data();
   }
 
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    // One entry for each argument of forward: x, gamma, call.
-    variable_list result(3);
-    at::Tensor dy = grads[0];
+  /// {dy} to {dx, dgamma}.
+  variable_list apply(variable_list&& grads) override {
+    // Another thread may go through the same graph.
+    const std::lock_guard<std::mutex> lock(mutex_);
+    variable_list result(2);
+    at::Tensor dy = std::move(grads[0]);
     if (!dy.defined()) return result;
-    const bool want_dx = ctx->needs_input_grad(0);
-    const variable_list saved = ctx->get_saved_variables();
-    const at::Tensor &x = saved[0], &gamma = saved[1], &rstd = saved[2];
-    const bool want_dgamma =
-        gamma.defined() && (F == kernels::Fault::dgamma_when_frozen || ctx->needs_input_grad(1));
-    const CallSettings call{
-        reinterpret_cast<const rmsnorm_implementation*>(ctx->saved_data["table"].toInt()),
-        ctx->saved_data["normalized_dims"].toInt(), ctx->saved_data["eps"].toDouble(),
-        static_cast<Contract>(ctx->saved_data["contract"].toInt())};
+    const at::Tensor x = x_.unpack(), gamma = gamma_.unpack(), rstd = rstd_.unpack();
+    const bool want_dx = task_should_compute_output(0);
+    const bool want_dgamma = gamma.defined() && (F == kernels::Fault::dgamma_when_frozen ||
+                                                 task_should_compute_output(1));
 
     BackwardResult gradients;
     if (at::GradMode::is_enabled()) {
-      if (call.contract == Contract::minimum) {
+      if (call_.contract == Contract::minimum) {
         throw ContractError(
             "rms_norm backward: create_graph must be false under the minimum contract; got true; "
             "use Contract::full "
             "for second derivatives");
       }
-      require_backward(call.contract, "rms_norm backward", describe(x), describe(dy));
-      gradients = backward_as_tensor_operations<F>(x, gamma, dy, rstd, call, want_dx, want_dgamma);
+      require_backward(call_.contract, "rms_norm backward", describe(x), describe(dy));
+      gradients = backward_as_tensor_operations<F>(x, gamma, dy, rstd, call_, want_dx, want_dgamma);
     } else {
-      if (call.contract == Contract::minimum && !dy.is_contiguous()) {
+      if (call_.contract == Contract::minimum && !dy.is_contiguous()) {
         dy = dy.contiguous();
         count_copy();
       }
-      require_backward(call.contract, "rms_norm backward", describe(x), describe(dy));
-      gradients = run_backward(*call.table, x, dy, gamma, rstd, call.normalized_dims, call.eps,
+      require_backward(call_.contract, "rms_norm backward", describe(x), describe(dy));
+      gradients = run_backward(*call_.table, x, dy, gamma, rstd, call_.normalized_dims, call_.eps,
                                want_dx, want_dgamma);
       if constexpr (F != kernels::Fault::calls_not_counted) count_backward();
     }
-    result[0] = gradients.dx;
-    if constexpr (F != kernels::Fault::eps_gradient_for_gamma) result[1] = gradients.dgamma;
+    result[0] = std::move(gradients.dx);
+    if constexpr (F != kernels::Fault::eps_gradient_for_gamma)
+      result[1] = std::move(gradients.dgamma);
     return result;
   }
+
+ private:
+  SavedVariable x_, gamma_, rstd_;
+  const CallSettings call_;
 };
+
+/// y, on a node of the graph.
+template <kernels::Fault F>
+at::Tensor differentiable_forward(const at::Tensor& x, const at::Tensor& gamma,
+                                  const CallSettings& call) {
+  if (torch::autograd::isFwGradDefined(x) || torch::autograd::isFwGradDefined(gamma)) {
+    throw ContractError(
+        "rms_norm: x and gamma must not carry a tangent, since there is no forward-mode "
+        "derivative; got one; use the backward, or torch::rms_norm");
+  }
+  ForwardResult result;
+  {
+    const at::AutoDispatchBelowADInplaceOrView no_graph;
+    result = run_forward(*call.table, x, gamma, call.normalized_dims, call.eps, true);
+  }
+  if constexpr (F != kernels::Fault::calls_not_counted) count_forward();
+  const std::shared_ptr<RmsNormBackward<F>> node(
+      new RmsNormBackward<F>(x, gamma, result.rstd, call), torch::autograd::deleteNode);
+  torch::autograd::set_history(result.y, node);
+  return result.y;
+}
 
 /// rms_norm_with.
 template <kernels::Fault F>
@@ -134,10 +165,7 @@ at::Tensor rms_norm_with_fault(const rmsnorm_implementation& table, const at::Te
                           contract};
   const bool differentiable = F != kernels::Fault::no_graph && at::GradMode::is_enabled() &&
                               (x.requires_grad() || (gamma.defined() && gamma.requires_grad()));
-  if (differentiable) {
-    return RmsNormFunction<F>::apply(x, gamma.defined() ? std::optional(gamma) : std::nullopt,
-                                     call);
-  }
+  if (differentiable) return differentiable_forward<F>(x, gamma, call);
   const at::Tensor y = run_forward(table, x, gamma, call.normalized_dims, eps, false).y;
   count_forward();
   return y;

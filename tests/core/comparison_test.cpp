@@ -131,6 +131,26 @@ TEST_CASE("rounding errors that are equal in every element pass") {
   }
 }
 
+TEST_CASE("next to a tie any element may fall on either side, and farther away none") {
+  for (const Dtype dtype : {Dtype::float16, Dtype::bfloat16}) {
+    const double u = rmsnorm::unit_roundoff(dtype);
+    const auto judged = [&](double distance) {
+      Values want, got;
+      for (int i = 0; i < 4096; ++i) {
+        want.push_back(1 + u + (i % 2 == 0 ? distance : -distance));
+        got.push_back(1 + 2 * u);
+      }
+      return compare(bounds_of(dtype, 4096), 4096, want, got);
+    };
+    const ComparisonResult near = judged(1e-7);
+    CAPTURE(near.reason);
+    CHECK(near.state == State::passed);
+    const ComparisonResult far = judged(0.01 * u);
+    CHECK(far.state == State::failed);
+    CHECK(contains(far.reason, "gain"));
+  }
+}
+
 TEST_CASE("one NaN fails wherever it stands") {
   const Values want = normalized_rows(4, 257, 1);
   for (const std::size_t at :
