@@ -17,7 +17,8 @@ constexpr std::int64_t kFewRows = 2 * kMinRowsPerStrip;
 constexpr std::int64_t kLongRowCols = 8192;         // with few rows
 constexpr std::int64_t kVeryLongRowCols = 1 << 18;  // with any number of rows
 constexpr std::int64_t kGroupElements = 1 << 18;
-constexpr std::int64_t kCachedBytes = std::int64_t(48) << 20;  // of a last-level cache
+// Of the caches that a core has to itself; what it shares is slower to fill than memory is to stream to.
+constexpr std::int64_t kCachedBytes = std::int64_t(16) << 20;
 constexpr std::int64_t kElementsWorthThreads = 1 << 15;
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) {

@@ -44,12 +44,11 @@ bool add_measured(Comparison& comparison, const reference::Expected& expected,
   const at::Tensor reach = magnitude * comparison.accumulation();
   const at::Tensor down = (round_significand(want - reach, bounds.dtype) - want) * want;
   const at::Tensor up = (round_significand(want + reach, bounds.dtype) - want) * want;
-  const at::Tensor sums =
-      at::stack({want2, want_squared.square().sum(1), abs_want.sum(1), error.square().sum(1),
-                 (error * want).sum(1), rounding.square().sum(1), at::minimum(down, up).sum(1),
-                 at::maximum(down, up).sum(1), magnitude.square().sum(1),
-                 (magnitude * abs_want).sum(1)},
-                1);
+  const at::Tensor sums = at::stack(
+      {want2, want_squared.square().sum(1), abs_want.sum(1), error.square().sum(1),
+       (error * want).sum(1), rounding.square().sum(1), at::minimum(down, up).sum(1),
+       at::maximum(down, up).sum(1), magnitude.square().sum(1), (magnitude * abs_want).sum(1)},
+      1);
   const at::Tensor clean = within.logical_and(sums.isfinite().all());
   const auto at_worst = [&](const at::Tensor& values) {
     return values.reshape(-1).index_select(0, worst.view(1)).to(at::kDouble).squeeze(0);

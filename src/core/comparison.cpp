@@ -280,7 +280,7 @@ double Comparison::gain_bound(const RowSums& sums) const {
   const double u = unit_roundoff(bounds_.dtype);
   const double averaged =
       std::min(u, deviations * u / std::sqrt(3.0) * std::sqrt(sums.want4) / sums.want2);
-  const double unavoidable = 
+  const double unavoidable =
       std::max(-sums.rounding_want_low, sums.rounding_want_high) / sums.want2;
   return std::max(averaged, unavoidable) + accumulation_ * sums.magnitude_want / sums.want2 +
          smallest_subnormal(bounds_.dtype) / 2 * sums.abs_want / sums.want2;
@@ -317,7 +317,8 @@ ComparisonResult Comparison::finish() const {
   } else if (!nonzero_) {
     result.state = State::mistrusted;
     result.reason =
-        fmt::format("all {} expected values are zero or beyond the dtype, which proves nothing", result.compared);
+        fmt::format("all {} expected values are zero or beyond the dtype, which proves nothing",
+                    result.compared);
   } else {
     result.state = State::passed;
   }

@@ -47,8 +47,8 @@ struct ComparisonResult {
 /// Sums over the elements of one row, or of all rows that are finite.
 struct RowSums {
   double want2 = 0, want4 = 0, abs_want = 0;
-  double error2 = 0, error_want = 0;        ///< error: got - want
-  double rounding2 = 0;                     ///< rounding: want rounded to the dtype, less want
+  double error2 = 0, error_want = 0;  ///< error: got - want
+  double rounding2 = 0;               ///< rounding: want rounded to the dtype, less want
   /// The least and the greatest sum of rounding * want, rounding anything in want +- accumulation *
   /// magnitude.
   double rounding_want_low = 0, rounding_want_high = 0;
@@ -114,7 +114,8 @@ class Comparison {
 
   void add_finite_row(const double* want, const double* magnitude, const double* got, RowSums row);
   void add_nonfinite_row(const double* want, const double* got);
-  /// Whether a right result may be infinite: the dtype ends before, or within the tolerance of, that.
+  /// Whether a right result may be infinite: the dtype ends before, or within the tolerance of,
+  /// that.
   bool may_overflow(double abs_want) const;
   void note_worst(std::int64_t index, double want, double got, double tolerance);
   void finish_row(const RowSums& row);

@@ -4,6 +4,7 @@
 #include <c10/core/DeviceGuard.h>
 
 #include "operator/counters.hpp"
+#include "operator/huge_pages.hpp"
 #include "operator/kernels.hpp"
 #include "operator/streams.hpp"
 #include "operator/tensors.hpp"
@@ -21,6 +22,13 @@ at::Tensor empty_workspace(std::size_t bytes, const at::Device& device) {
   if (bytes == 0) return {};
   return at::empty({static_cast<std::int64_t>(bytes)},
                    at::TensorOptions().dtype(at::kByte).device(device));
+}
+
+/// A dense tensor of x's shape and options.
+at::Tensor empty_like_rows(const at::Tensor& x) {
+  at::Tensor result = at::empty(x.sizes(), x.options().memory_format(at::MemoryFormat::Contiguous));
+  if (x.is_cpu()) use_huge_pages(result.mutable_data_ptr(), result.nbytes());
+  return result;
 }
 
 at::Tensor contiguous_gamma(const at::Tensor& gamma) {
@@ -67,7 +75,7 @@ ForwardResult run_forward(const rmsnorm_implementation& table, const at::Tensor&
     require_taken(table, "rms_norm forward", table.forward_refusal(&args));
 
   ForwardResult result;
-  result.y = at::empty(x.sizes(), x.options().memory_format(at::MemoryFormat::Contiguous));
+  result.y = empty_like_rows(x);
   if (want_rstd) result.rstd = at::empty({args.rows}, x.options().dtype(rstd_type(x)));
   args.y = result.y.mutable_data_ptr();
   args.rstd = want_rstd ? result.rstd.mutable_data_ptr() : nullptr;
@@ -94,8 +102,7 @@ BackwardResult run_backward(const rmsnorm_implementation& table, const at::Tenso
     require_taken(table, "rms_norm backward", table.backward_refusal(&args));
 
   BackwardResult result;
-  if (want_dx)
-    result.dx = at::empty(x.sizes(), x.options().memory_format(at::MemoryFormat::Contiguous));
+  if (want_dx) result.dx = empty_like_rows(x);
   if (want_dgamma) result.dgamma = at::empty(gamma.sizes(), gamma.options());
   args.dx = want_dx ? result.dx.mutable_data_ptr() : nullptr;
   args.dgamma = want_dgamma ? result.dgamma.mutable_data_ptr() : nullptr;
