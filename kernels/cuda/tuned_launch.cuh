@@ -95,8 +95,9 @@ cudaError_t launch_forward(const rmsnorm_forward_args& args, const ForwardPlan& 
   }
 }
 
-/// The count of ring_pace_count's translation unit on a device.
-inline cudaError_t pace_count_address(int device, unsigned*& address) {
+/// The count of this translation unit's ring_pace_count on a device. Static as that is: of an inline
+/// function the linker keeps one copy, which would give every unit the count of one of them.
+static cudaError_t pace_count_address(int device, unsigned*& address) {
   static std::array<std::atomic<unsigned*>, kMaxDevices> addresses{};
   address = addresses[device].load(std::memory_order_acquire);
   if (address != nullptr) return cudaSuccess;
