@@ -1,4 +1,5 @@
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/common/arguments.hpp"
 #include "kernels/common/fault.hpp"
