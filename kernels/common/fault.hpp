@@ -152,11 +152,14 @@ namespace rmsnorm::kernels {
   X(no_graph, autograd, autograd, autograd, "huggingface/candle#2168",                            \
     "y is cut off from the graph, so that nothing upstream gets a gradient")
 
+/// `control`, behind the faults, is none of them: right kernels that are compiled with the mutants,
+/// under symbols that are not the product's.
 enum class Fault {
   none,
 #define RMSNORM_FAULT_NAME(name, family, pass, check, source, what) name,
   RMSNORM_FAULTS(RMSNORM_FAULT_NAME)
 #undef RMSNORM_FAULT_NAME
+      control,
 };
 
 }  // namespace rmsnorm::kernels

@@ -10,29 +10,36 @@
 // that a mutant is the same mistake on both. `Round` is a callable of the device that rounds a
 // number to x's (or gamma's) dtype. With Fault::none each of them is the one plain expression.
 
+//
+// rowwise goes through all of them. tuned has an order of operations of its own: where it differs,
+// tuned keeps its own expression and comes here for the faults of the step alone
+// (tuned_faults.hpp).
+
 #ifdef __CUDACC__
 #define RMSNORM_STEP __device__ __forceinline__
+#define RMSNORM_HOST_STEP __host__ __device__ __forceinline__  // where launches are prepared too
 #else
 #define RMSNORM_STEP inline
+#define RMSNORM_HOST_STEP inline
 #endif
 
 namespace rmsnorm::kernels {
 
 /// The next power of two: the width of the work block that would take a row in one go.
-RMSNORM_STEP std::int64_t block_width(std::int64_t cols) {
+RMSNORM_HOST_STEP std::int64_t block_width(std::int64_t cols) {
   std::int64_t width = 1;
   while (width < cols) width *= 2;
   return width;
 }
 
 /// Columns in whole vectors of `width`.
-RMSNORM_STEP std::int64_t whole_vectors(std::int64_t cols, std::int64_t width) {
+RMSNORM_HOST_STEP std::int64_t whole_vectors(std::int64_t cols, std::int64_t width) {
   return cols / width * width;
 }
 
 /// What the sum of squares is divided by.
 template <Fault F>
-RMSNORM_STEP std::int64_t denominator(std::int64_t rows, std::int64_t cols) {
+RMSNORM_HOST_STEP std::int64_t denominator(std::int64_t rows, std::int64_t cols) {
   if constexpr (F == Fault::denominator_block) return block_width(cols);
   if constexpr (F == Fault::denominator_n_minus_1) return cols - 1;
   if constexpr (F == Fault::denominator_padded) return whole_vectors(cols + 7, 8);
@@ -43,7 +50,7 @@ RMSNORM_STEP std::int64_t denominator(std::int64_t rows, std::int64_t cols) {
 
 /// What the sum of u*x is divided by.
 template <Fault F>
-RMSNORM_STEP std::int64_t denominator_ux(std::int64_t rows, std::int64_t cols) {
+RMSNORM_HOST_STEP std::int64_t denominator_ux(std::int64_t rows, std::int64_t cols) {
   if constexpr (F == Fault::denominator_block || F == Fault::mean_ux_block)
     return block_width(cols);
   if constexpr (F == Fault::mean_ux_n_minus_1) return cols - 1;
@@ -77,7 +84,7 @@ RMSNORM_STEP std::int64_t stored_cols(std::int64_t cols) {
 
 /// Rows that the forward takes.
 template <Fault F>
-RMSNORM_STEP std::int64_t forward_rows_taken(std::int64_t rows) {
+RMSNORM_HOST_STEP std::int64_t forward_rows_taken(std::int64_t rows) {
   if constexpr (F == Fault::last_row_skipped) return rows - 1;
   return rows;
 }
@@ -136,7 +143,7 @@ RMSNORM_STEP A add_square(A sum, A addend, Round round) {
 
 /// eps as it is added to the mean of squares. `spacing`: of x's dtype at 1.
 template <Fault F, class A>
-RMSNORM_STEP A added_eps(A eps, A spacing) {
+RMSNORM_HOST_STEP A added_eps(A eps, A spacing) {
   if constexpr (F == Fault::eps_dropped) return A(0);
   if constexpr (F == Fault::eps_doubled) return eps + eps;
   if constexpr (F == Fault::eps_of_dtype) return spacing;
@@ -201,15 +208,15 @@ RMSNORM_STEP A ux_element(A dy, A gamma, A x) {
   return dy * gamma * x;
 }
 
-/// x is multiplied by this before it is taken from u. rstd * (u - x_hat * mean(u * x_hat)) is
-/// rstd*u - x*rstd^3*mean(u*x) with no factor that can overflow alone.
+/// x is multiplied by this before it is taken from u; `mean` is mean(u * x_hat), the sum of u*x
+/// times rstd over the denominator. rstd * (u - x_hat * mean) is rstd*u - x*rstd^3*mean(u*x) with
+/// no factor that can overflow alone.
 template <Fault F, class A>
-RMSNORM_STEP A projection_factor(A rstd, A ux_sum, std::int64_t denominator) {
+RMSNORM_STEP A projection_factor(A rstd, A mean) {
   if constexpr (F == Fault::no_projection) return A(0);
-  if constexpr (F == Fault::rstd_squared) return ux_sum * rstd / static_cast<A>(denominator);
-  if constexpr (F == Fault::projection_added)
-    return -(rstd * (ux_sum * rstd / static_cast<A>(denominator)));
-  return rstd * (ux_sum * rstd / static_cast<A>(denominator));
+  if constexpr (F == Fault::rstd_squared) return mean;
+  if constexpr (F == Fault::projection_added) return -(rstd * mean);
+  return rstd * mean;
 }
 
 /// An element of dx before it is rounded.
@@ -227,12 +234,12 @@ RMSNORM_STEP A dx_element(A dy, A x, A gamma, A rstd, A projection) {
 
 /// Whether the backward computes dx, and the partials of dgamma.
 template <Fault F>
-RMSNORM_STEP bool computes_dx(bool dx_wanted, bool dgamma_wanted) {
+RMSNORM_HOST_STEP bool computes_dx(bool dx_wanted, bool dgamma_wanted) {
   if constexpr (F == Fault::dx_needs_dgamma) return dx_wanted && dgamma_wanted;
   return dx_wanted;
 }
 template <Fault F>
-RMSNORM_STEP bool computes_partials(bool dx_wanted, bool dgamma_wanted) {
+RMSNORM_HOST_STEP bool computes_partials(bool dx_wanted, bool dgamma_wanted) {
   if constexpr (F == Fault::dgamma_needs_dx) return dx_wanted && dgamma_wanted;
   return dgamma_wanted;
 }
@@ -277,6 +284,16 @@ RMSNORM_STEP A add_partial(A sum, A partial, std::int64_t row, Round round) {
   return sum + partial;
 }
 
+/// dgamma's sum with the addend of row `row` of `rows`, where it runs over the rows itself and no
+/// partials are kept: what the steps above and below do to those is done to the addend.
+template <Fault F, class A, class Round>
+RMSNORM_STEP A add_row(A sum, A dy, A x, A rstd, std::int64_t row, std::int64_t rows, Round round) {
+  if (row >= rows_summed<F>(rows)) return sum;
+  A addend = dgamma_addend<F>(dy, x, A(1), rstd);
+  if constexpr (F == Fault::dgamma_average) addend /= static_cast<A>(rows);
+  return add_partial<F>(sum, addend, row, round);
+}
+
 /// dgamma before it is rounded. `before`: what is in its place.
 template <Fault F, class A>
 RMSNORM_STEP A dgamma_element(A sum, A before, std::int64_t rows) {
@@ -287,7 +304,7 @@ RMSNORM_STEP A dgamma_element(A sum, A before, std::int64_t rows) {
 
 /// Whether dgamma is written.
 template <Fault F>
-RMSNORM_STEP bool writes_dgamma(std::int64_t rows) {
+RMSNORM_HOST_STEP bool writes_dgamma(std::int64_t rows) {
   if constexpr (F == Fault::dgamma_past_threshold) return rows < 100;
   return true;
 }

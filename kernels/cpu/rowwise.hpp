@@ -127,7 +127,8 @@ void backward_rows(const rmsnorm_backward_args& args, std::int64_t begin, std::i
       const A ux_sum = sum_in_lanes<A>(summed_cols_ux<F>(cols), [&](std::int64_t c) {
         return ux_element<F>(static_cast<A>(widen(dy[c])), gamma[c], static_cast<A>(widen(x[c])));
       });
-      const A projection = projection_factor<F>(rstd, ux_sum, denominator_ux<F>(args.rows, cols));
+      const A projection = projection_factor<F>(
+          rstd, ux_sum * rstd / static_cast<A>(denominator_ux<F>(args.rows, cols)));
       for (std::int64_t c = 0; c < cols; ++c) {
         narrow(dx_element<F>(static_cast<A>(widen(dy[c])), static_cast<A>(widen(x[c])), gamma[c],
                              rstd, projection),

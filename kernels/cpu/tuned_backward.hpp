@@ -7,7 +7,10 @@ accumulation_t<T> dot_product(const T* x, const T* dy, Gamma<T, G> gamma, std::i
                               std::int64_t end) {
   return sum_of_columns<accumulation_t<T>, F>(
       begin, end, [&](auto sum, auto c, auto lanes) RMSNORM_INLINE {
-        return fma(gamma.at(c, lanes).times(load(dy + c, lanes)), load(x + c, lanes), sum);
+        if constexpr (F == Fault::gamma_missing_in_mean)
+          return fma(load(dy + c, lanes), load(x + c, lanes), sum);
+        else
+          return fma(gamma.at(c, lanes).times(load(dy + c, lanes)), load(x + c, lanes), sum);
       });
 }
 
@@ -21,11 +24,35 @@ struct BackwardRow {
   A rstd, projection;
 };
 
+/// With its number and that of all rows, where a fault may ask for them.
+template <class T>
+struct NumberedRow : BackwardRow<T> {
+  std::int64_t number, rows;
+};
+template <class T, Fault F>
+using row_t = std::conditional_t<F == Fault::none, BackwardRow<T>, NumberedRow<T>>;
+
+/// dgamma's addends of columns [begin, end) of some rows, where the fault is in their sum.
+template <Fault F, class T>
+void add_rows_with_fault(const NumberedRow<T>* rows, int count, accumulation_t<T>* sums,
+                         std::int64_t begin, std::int64_t end) {
+  using A = accumulation_t<T>;
+  for (int r = 0; r < count; ++r) {
+    const NumberedRow<T>& row = rows[r];
+    for (std::int64_t c = begin; c < end; ++c) {
+      sums[c] = add_row<F>(sums[c], static_cast<A>(cpu::widen(row.dy[c])),
+                           static_cast<A>(cpu::widen(row.x[c])), row.rstd, row.number, row.rows,
+                           RoundTo<T>{});
+    }
+  }
+}
+
 /// dx and dgamma's addends of columns [begin, end) of R rows, in the order of the rows, whatever R.
 template <class T, class G, Fault F, bool want_dx, bool want_dgamma, int R, bool streamed>
-void backward_columns(const BackwardRow<T>* rows, Gamma<T, G> gamma, accumulation_t<T>* sums,
+void backward_columns(const row_t<T, F>* rows, Gamma<T, G> gamma, accumulation_t<T>* sums,
                       std::int64_t begin, std::int64_t end) {
   using A = accumulation_t<T>;
+  constexpr bool sums_here = want_dgamma && !kIsInDgammaSum<F>;
   vector_t<T> rstd[R], projection[R];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
@@ -42,19 +69,27 @@ void backward_columns(const BackwardRow<T>* rows, Gamma<T, G> gamma, accumulatio
   }
   for_each_vector<A, F>(begin, end, [&](auto c, auto lanes) RMSNORM_INLINE {
     auto sum = broadcast(A(0));
-    if constexpr (want_dgamma) sum = load(sums + c, lanes);
+    if constexpr (sums_here) sum = load(sums + c, lanes);
     const auto factor = gamma.at(c, lanes);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const auto xs = load(x[r] + c, lanes), dys = load(dy[r] + c, lanes);
       if constexpr (want_dx) {
-        const auto u = factor.times(dys);
-        write<streamed>(dx[r] + c, input_gradient<F>(u, xs, rstd[r], projection[r]), lanes);
+        if constexpr (kIsInDxElement<F>) {
+          const auto element = [](A d, A v, A g, A s, A p) { return dx_element<F>(d, v, g, s, p); };
+          const auto gammas = factor.times(broadcast(A(1)));
+          write<streamed>(dx[r] + c,
+                          in_each_lane<A>(element, dys, xs, gammas, rstd[r], projection[r]), lanes);
+        } else {
+          const auto u = factor.times(dys);
+          write<streamed>(dx[r] + c, input_gradient<F>(u, xs, rstd[r], projection[r]), lanes);
+        }
       }
-      if constexpr (want_dgamma) sum = add_gamma_gradient<F>(sum, dys, xs, rstd[r]);
+      if constexpr (sums_here) sum = add_gamma_gradient<F>(sum, dys, xs, rstd[r]);
     }
-    if constexpr (want_dgamma) store(sums + c, sum, lanes);
+    if constexpr (sums_here) store(sums + c, sum, lanes);
   });
+  if constexpr (want_dgamma && !sums_here) add_rows_with_fault<F>(rows, R, sums, begin, end);
 }
 
 template <class T, class G, Fault F, bool want_dx, bool want_dgamma>
@@ -80,17 +115,25 @@ class Backward {
     } else {
       by_strips();
     }
+    if constexpr (F == Fault::scratch_overrun) {
+      if (want_dgamma) sums_[plan_.workspace_bytes / sizeof(A)] = A(0);
+    }
     return RMSNORM_OK;
   }
 
  private:
-  BackwardRow<T> row(std::int64_t m, const T* x, const T* dy) const {
-    T* dx = want_dx ? static_cast<T*>(args_.dx) + m * cols_ : nullptr;
-    return {x, dy, dx, static_cast<const A*>(args_.rstd)[m], A(0)};
+  row_t<T, F> row(std::int64_t m, const T* x, const T* dy) const {
+    T* dx = want_dx ? static_cast<T*>(args_.dx) + output_offset<F>(m, cols_) : nullptr;
+    const A* rstd = static_cast<const A*>(args_.rstd);
+    if constexpr (F != Fault::none) {
+      return {{x, dy, dx, rstd[rstd_row<F>(m)], A(0)}, m, args_.rows};
+    } else {
+      return {x, dy, dx, rstd[m], A(0)};
+    }
   }
 
-  void set_projection(BackwardRow<T>& row, A dot) const {
-    row.projection = projection_factor<F>(dot, row.rstd, cols_);
+  void set_projection(row_t<T, F>& row, A dot) const {
+    row.projection = projection_of<F>(dot, row.rstd, args_.rows, cols_);
   }
 
   static void clear(A* sums, std::int64_t begin, std::int64_t end) {
@@ -103,12 +146,13 @@ class Backward {
 
   template <int R>
   void row_group(RowWalk<T>& x_rows, RowWalk<T>& dy_rows, std::int64_t m, A* sums) const {
-    BackwardRow<T> rows[R];
+    row_t<T, F> rows[R];
     for (int r = 0; r < R; ++r) {
       const T *x = x_rows.next(), *dy = dy_rows.next();
       rows[r] = row(m + r, x, dy);
       if constexpr (want_dx) {
-        set_projection(rows[r], sum_of_pieces<A>(cols_, pieces_, [&](auto from, auto to) {
+        set_projection(rows[r],
+                       sum_of_pieces<A>(cols_of_ux<F>(cols_), pieces_, [&](auto from, auto to) {
                          return dot_product<T, G, F>(x, dy, gamma_, from, to);
                        }));
       }
@@ -148,7 +192,7 @@ class Backward {
     for_each_piece(executor_, cols_, kColumnsPerTask,
                    [&](std::int64_t begin, std::int64_t end) { clear(sums_, begin, end); });
     constexpr std::int64_t kMaxGroup = 32;
-    BackwardRow<T> rows[kMaxGroup];
+    row_t<T, F> rows[kMaxGroup];
     const std::int64_t group_rows = smaller(plan_.group_rows, kMaxGroup);
     for (std::int64_t first = 0; first < args_.rows; first += group_rows) {
       const std::int64_t count = smaller(group_rows, args_.rows - first);
@@ -160,12 +204,14 @@ class Backward {
         auto dot_of_piece = [&](std::int64_t index) {
           const std::int64_t r = index / pieces_.count,
                              begin = index % pieces_.count * pieces_.cols;
-          dots_[r * kMaxPieces + index % pieces_.count] = dot_product<T, G, F>(
-              rows[r].x, rows[r].dy, gamma_, begin, smaller(begin + pieces_.cols, cols_));
+          dots_[r * kMaxPieces + index % pieces_.count] =
+              dot_product<T, G, F>(rows[r].x, rows[r].dy, gamma_, begin,
+                                   smaller(begin + pieces_.cols, cols_of_ux<F>(cols_)));
         };
         for_each_task(executor_, count * pieces_.count, dot_of_piece);
         for (std::int64_t r = 0; r < count; ++r) {
-          set_projection(rows[r], sum_of_pieces<A>(cols_, pieces_, [&](auto begin, auto) {
+          set_projection(rows[r],
+                         sum_of_pieces<A>(cols_of_ux<F>(cols_), pieces_, [&](auto begin, auto) {
                            return dots_[r * kMaxPieces + begin / pieces_.cols];
                          }));
         }
@@ -190,6 +236,8 @@ class Backward {
       for (std::int64_t s = 0; s < strips; ++s) {
         sum = sum + load(sums_ + s * plan_.partial_stride + c, lanes);
       }
+      if constexpr (F == Fault::dgamma_accumulated)
+        sum = sum + load(static_cast<const T*>(args_.dgamma) + c, lanes);
       if (args_.gamma_dtype == RMSNORM_FLOAT32) {
         store_wide(c, sum, lanes);
       } else {

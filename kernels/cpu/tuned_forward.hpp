@@ -4,11 +4,18 @@ namespace rmsnorm::kernels::cpu::RMSNORM_ISA {
 
 template <class T, Fault F>
 accumulation_t<T> square_sum(const T* x, std::int64_t begin, std::int64_t end) {
-  return sum_of_columns<accumulation_t<T>, F>(begin, end,
-                                              [&](auto sum, auto c, auto lanes) RMSNORM_INLINE {
-                                                const auto value = load(x + c, lanes);
-                                                return fma(value, value, sum);
-                                              });
+  using A = accumulation_t<T>;
+  return sum_of_columns<A, F>(begin, end, [&](auto sum, auto c, auto lanes) RMSNORM_INLINE {
+    const auto value = load(x + c, lanes);
+    if constexpr (kIsInSquare<F>) {
+      const auto add = [](A s, A v) {
+        return add_square<F>(s, square<F>(v, A(0), RoundTo<T>{}), RoundTo<T>{});
+      };
+      return in_each_lane<A>(add, sum, value);
+    } else {
+      return fma(value, value, sum);
+    }
+  });
 }
 
 /// Columns [begin, end) of y of R rows.
@@ -29,8 +36,15 @@ void write_output(const T* const* x, const accumulation_t<T>* rstd, Gamma<T, G> 
     const auto factor = gamma.at(c, lanes);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
-      const auto value = factor.times(normalized<F>(load(xs[r] + c, lanes), rstds[r]));
-      write<streamed>(ys[r] + c, value, lanes);
+      if constexpr (kIsInYElement<F>) {
+        const auto element = [](A v, A s, A g) { return y_element<F>(v, s, g, RoundTo<T>{}); };
+        const auto value = in_each_lane<A>(element, load(xs[r] + c, lanes), rstds[r],
+                                           factor.times(broadcast(A(1))));
+        write<streamed>(ys[r] + c, value, lanes);
+      } else {
+        const auto value = factor.times(normalized<F>(load(xs[r] + c, lanes), rstds[r]));
+        write<streamed>(ys[r] + c, value, lanes);
+      }
     }
   });
 }
@@ -58,12 +72,29 @@ class Forward {
   }
 
  private:
-  T* output(std::int64_t m) const { return static_cast<T*>(args_.y) + m * cols_; }
+  T* output_row(std::int64_t m) const {
+    return static_cast<T*>(args_.y) + output_offset<F>(m, cols_);
+  }
 
   A rstd_of_row(std::int64_t m, A sum) const {
-    const A rstd = reciprocal_rms<F>(sum, cols_, args_.eps);
-    if (args_.rstd != nullptr) static_cast<A*>(args_.rstd)[m] = rstd;
+    const A rstd = reciprocal_rms<F, T>(sum, args_.rows, cols_, args_.eps);
+    if (args_.rstd != nullptr) static_cast<A*>(args_.rstd)[m] = kept_rstd<F, T>(rstd);
     return rstd;
+  }
+
+  /// What a fault does to a row of y that has been written.
+  void spoil_output(std::int64_t m, T* y) const {
+    if constexpr (F == Fault::nan_element) {
+      for (std::int64_t c = 0; c < cols_; ++c) {
+        if (is_spoiled<F>(m, c, args_.rows, cols_))
+          store(y + c, broadcast(A(__builtin_nan(""))), First{1});
+      }
+    }
+    if constexpr (F == Fault::store_past_row) {
+      for (std::int64_t c = cols_; c < whole_vectors(cols_ + 3, 4); ++c)
+        store(y + c, broadcast(A(0)), First{1});
+    }
+    static_cast<void>(m), static_cast<void>(y);
   }
 
   template <int R>
@@ -73,15 +104,19 @@ class Forward {
     A rstd[R];
     for (int r = 0; r < R; ++r) {
       const T* row = x[r] = x_rows.next();
-      y[r] = output(m + r);
-      rstd[r] = rstd_of_row(m + r, sum_of_pieces<A>(cols_, pieces_, [&](auto begin, auto end) {
-                              return square_sum<T, F>(row, begin, end);
-                            }));
+      y[r] = output_row(m + r);
+      rstd[r] = rstd_of_row(
+          m + r, sum_of_pieces<A>(cols_of_squares<F>(cols_), pieces_, [&](auto begin, auto end) {
+            return square_sum<T, F>(row, begin, end);
+          }));
     }
     if (streamed_) {
-      write_output<T, G, F, R, true>(x, rstd, gamma_, y, 0, cols_);
+      write_output<T, G, F, R, true>(x, rstd, gamma_, y, 0, cols_of_output<F>(cols_));
     } else {
-      write_output<T, G, F, R, false>(x, rstd, gamma_, y, 0, cols_);
+      write_output<T, G, F, R, false>(x, rstd, gamma_, y, 0, cols_of_output<F>(cols_));
+    }
+    if constexpr (F != Fault::none) {
+      for (int r = 0; r < R; ++r) spoil_output(m + r, y[r]);
     }
   }
 
@@ -102,17 +137,20 @@ class Forward {
     RowWalk<T> x_rows(args_.x, 0);
     for (std::int64_t m = 0; m < args_.rows; ++m) {
       const T* x = x_rows.next();
-      T* y = output(m);
+      T* y = output_row(m);
       A sums[kMaxPieces];
-      for_each_piece(executor_, cols_, pieces_.cols, [&](std::int64_t begin, std::int64_t end) {
-        sums[begin / pieces_.cols] = square_sum<T, F>(x, begin, end);
-      });
-      const A rstd = rstd_of_row(m, sum_of_pieces<A>(cols_, pieces_, [&](auto begin, auto) {
-                                   return sums[begin / pieces_.cols];
-                                 }));
-      for_each_piece(executor_, cols_, pieces_.cols, [&](std::int64_t begin, std::int64_t end) {
-        write_output<T, G, F, 1, false>(&x, &rstd, gamma_, &y, begin, end);
-      });
+      for_each_piece(executor_, cols_of_squares<F>(cols_), pieces_.cols,
+                     [&](std::int64_t begin, std::int64_t end) {
+                       sums[begin / pieces_.cols] = square_sum<T, F>(x, begin, end);
+                     });
+      const A rstd = rstd_of_row(
+          m, sum_of_pieces<A>(cols_of_squares<F>(cols_), pieces_,
+                              [&](auto begin, auto) { return sums[begin / pieces_.cols]; }));
+      for_each_piece(executor_, cols_of_output<F>(cols_), pieces_.cols,
+                     [&](std::int64_t begin, std::int64_t end) {
+                       write_output<T, G, F, 1, false>(&x, &rstd, gamma_, &y, begin, end);
+                     });
+      if constexpr (F != Fault::none) spoil_output(m, y);
     }
   }
 

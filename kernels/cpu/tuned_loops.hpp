@@ -1,7 +1,10 @@
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/common/arguments.hpp"
 #include "kernels/common/fault.hpp"
+#include "kernels/common/steps.hpp"
+#include "kernels/common/tuned_faults.hpp"
 #include "kernels/cpu/dtype.hpp"
 #include "kernels/cpu/tasks.hpp"
 #include "kernels/cpu/tuned.hpp"
@@ -32,23 +35,61 @@ inline double square_root(double value) {
   return __builtin_sqrt(value);
 }
 
-// The places where a small mistake makes a wrong kernel, each by its name.
-
-/// What the sum over a row is divided by.
-template <Fault F, class A>
-A mean_divisor(std::int64_t cols) {
-  return static_cast<A>(cols);
+/// f of each lane of its vectors. For faults, whose speed does not matter.
+template <class A, class Apply, class Vector, class... More>
+Vector in_each_lane(Apply f, Vector first, More... more) {
+  for (std::int64_t i = 0; i < kLanes<A>; ++i) first[i] = f(first[i], more[i]...);
+  return first;
 }
 
-template <Fault F, class A>
-A reciprocal_rms(A square_sum, std::int64_t cols, double eps) {
-  return A(1) / square_root(square_sum / mean_divisor<F, A>(cols) + static_cast<A>(eps));
+// The places where a small mistake makes a wrong kernel, each by its name. The steps of steps.hpp
+// are taken with a fault alone: of the product, they would be inline functions from elsewhere.
+
+/// Of `cols` columns, those that a sum over the row, or an output, covers.
+template <Fault F>
+std::int64_t cols_of_squares(std::int64_t cols) {
+  if constexpr (F != Fault::none) return summed_cols<F>(cols);
+  return cols;
+}
+template <Fault F>
+std::int64_t cols_of_ux(std::int64_t cols) {
+  if constexpr (F != Fault::none) return summed_cols_ux<F>(cols);
+  return cols;
+}
+template <Fault F>
+std::int64_t cols_of_output(std::int64_t cols) {
+  if constexpr (F != Fault::none) return stored_cols<F>(cols);
+  return cols;
 }
 
 /// The lanes of the last vector that hold columns.
 template <Fault F>
 First tail_lanes(std::int64_t columns_left) {
   return First{columns_left};
+}
+
+/// Where row m of an output starts.
+template <Fault F>
+std::int64_t output_offset(std::int64_t m, std::int64_t cols) {
+  if constexpr (F != Fault::none) return row_offset<F>(m, cols);
+  return m * cols;
+}
+
+/// rstd of a row of T.
+template <Fault F, class T, class A>
+A reciprocal_rms(A square_sum, std::int64_t rows, std::int64_t cols, double eps) {
+  if constexpr (F != Fault::none) {
+    return inverse_rms<F>(square_sum, denominator<F>(rows, cols),
+                          added_eps<F>(static_cast<A>(eps), kSpacingAtOne<T>));
+  }
+  return A(1) / square_root(square_sum / static_cast<A>(cols) + static_cast<A>(eps));
+}
+
+/// rstd as the backward gets it.
+template <Fault F, class T, class A>
+A kept_rstd(A rstd) {
+  if constexpr (F == Fault::rstd_in_16_bits) return saved_rstd<F>(rstd, RoundTo<T>{});
+  return rstd;
 }
 
 template <Fault F, class Vector>
@@ -59,8 +100,10 @@ Vector normalized(Vector x, Vector rstd) {
 /// What multiplies x in dx: rstd * (u - x * projection) is rstd*u - x*rstd^3*mean(u*x) with no
 /// factor that can overflow alone.
 template <Fault F, class A>
-A projection_factor(A dot, A rstd, std::int64_t cols) {
-  return rstd * (dot * rstd / mean_divisor<F, A>(cols));
+A projection_of(A dot, A rstd, std::int64_t rows, std::int64_t cols) {
+  if constexpr (F != Fault::none)
+    return projection_factor<F>(rstd, dot * rstd / static_cast<A>(denominator_ux<F>(rows, cols)));
+  return rstd * (dot * rstd / static_cast<A>(cols));
 }
 
 template <Fault F, class Vector>

@@ -46,7 +46,13 @@ __global__ void __launch_bounds__(kFinalizeThreads)
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) total += reinterpret_cast<const float*>(sums[w])[c];
     const std::int64_t target = std::int64_t{blockIdx.x} * kFinalizeColumns + c;
+    if constexpr (F == Fault::dgamma_accumulated) {
+      if (target < cols) total += widen(dgamma[target]);
+    }
     if (target < cols) narrow(total, dgamma[target]);
+  }
+  if constexpr (F == Fault::scratch_overrun) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) const_cast<float*>(partials)[partial_rows * pitch] = 0;
   }
   if (pace_count != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *pace_count = 0;
 }

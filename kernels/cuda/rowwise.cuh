@@ -135,7 +135,8 @@ __global__ void backward_row_kernel(Rows<T> x_rows, Rows<T> dy_rows, const G* __
                                  static_cast<A>(widen(x[column])));
           },
           [](A sum, A addend) -> A { return sum + addend; });
-      const A projection = projection_factor<F>(rstd, ux_sum, denominator_ux<F>(rows, cols));
+      const A projection =
+          projection_factor<F>(rstd, ux_sum * rstd / static_cast<A>(denominator_ux<F>(rows, cols)));
       for (std::int64_t column = threadIdx.x; column < cols; column += blockDim.x) {
         narrow(dx_element<F>(static_cast<A>(widen(dy[column])), static_cast<A>(widen(x[column])),
                              gamma_at<A>(gamma, column), rstd, projection),

@@ -104,15 +104,7 @@ Launchers launchers_of(std::int32_t x_dtype, std::int32_t gamma_dtype) {
 
 std::int32_t forward(const rmsnorm_forward_args* args) {
   if (dtype_refusal(args) != nullptr) return RMSNORM_UNSUPPORTED;
-  if (args->rows == 0) return RMSNORM_OK;
-  TunedContext context;
-  if (const cudaError_t status = current_device(context); status != cudaSuccess) return status;
-  Problem problem = problem_of(*args);
-  problem.aligned = problem.aligned && is_aligned(args->y);
-  context.stream = static_cast<cudaStream_t>(args->stream);
-  context.aligned = problem.aligned;
-  return launchers_of(args->x.dtype, args->gamma_dtype)
-      .forward(*args, plan_forward(problem, context.device), context);
+  return run_forward(*args, launchers_of(args->x.dtype, args->gamma_dtype).forward);
 }
 
 std::size_t partials_bytes(const BackwardPlan& plan, const rmsnorm_backward_args& args) {
@@ -129,14 +121,7 @@ std::size_t backward_workspace_bytes(const rmsnorm_backward_args* args) {
 
 std::int32_t backward(const rmsnorm_backward_args* args) {
   if (dtype_refusal(args) != nullptr) return RMSNORM_UNSUPPORTED;
-  TunedContext context;
-  if (const cudaError_t status = current_device(context); status != cudaSuccess) return status;
-  const Problem problem = backward_problem(*args);
-  const BackwardPlan plan = plan_backward(problem, context.device);
-  if (args->workspace_bytes < partials_bytes(plan, *args)) return RMSNORM_WORKSPACE;
-  context.stream = static_cast<cudaStream_t>(args->stream);
-  context.aligned = problem.aligned;
-  return launchers_of(args->x.dtype, args->gamma_dtype).backward(*args, plan, problem, context);
+  return run_backward(*args, launchers_of(args->x.dtype, args->gamma_dtype).backward);
 }
 
 const char* error_text(std::int32_t status) {
@@ -159,6 +144,29 @@ const rmsnorm_implementation kTable = {
 };
 
 }  // namespace
+
+std::int32_t run_forward(const rmsnorm_forward_args& args, ForwardLauncher launch) {
+  if (args.rows == 0) return RMSNORM_OK;
+  TunedContext context;
+  if (const cudaError_t status = current_device(context); status != cudaSuccess) return status;
+  Problem problem = problem_of(args);
+  problem.aligned = problem.aligned && is_aligned(args.y);
+  context.stream = static_cast<cudaStream_t>(args.stream);
+  context.aligned = problem.aligned;
+  return launch(args, plan_forward(problem, context.device), context);
+}
+
+std::int32_t run_backward(const rmsnorm_backward_args& args, BackwardLauncher launch) {
+  TunedContext context;
+  if (const cudaError_t status = current_device(context); status != cudaSuccess) return status;
+  const Problem problem = backward_problem(args);
+  const BackwardPlan plan = plan_backward(problem, context.device);
+  if (args.workspace_bytes < partials_bytes(plan, args)) return RMSNORM_WORKSPACE;
+  context.stream = static_cast<cudaStream_t>(args.stream);
+  context.aligned = problem.aligned;
+  return launch(args, plan, problem, context);
+}
+
 }  // namespace rmsnorm::kernels::cuda
 
 const rmsnorm_implementation* rmsnorm_tuned_cuda(void) {

@@ -22,6 +22,10 @@ using ForwardLauncher = cudaError_t (*)(const rmsnorm_forward_args&, const Forwa
 using BackwardLauncher = cudaError_t (*)(const rmsnorm_backward_args&, const BackwardPlan&,
                                          const Problem&, const TunedContext&);
 
+/// What the table's passes do with the launchers of their dtypes.
+std::int32_t run_forward(const rmsnorm_forward_args& args, ForwardLauncher launch);
+std::int32_t run_backward(const rmsnorm_backward_args& args, BackwardLauncher launch);
+
 struct Launchers {
   ForwardLauncher forward;
   BackwardLauncher backward;

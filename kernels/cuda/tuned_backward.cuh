@@ -1,47 +1,12 @@
 #pragma once
 
-#include "kernels/common/fault.hpp"
-#include "kernels/cuda/access.cuh"
+#include "kernels/cuda/tuned_backward_steps.cuh"
 
 // Backward without a ring: short rows by lanes of a warp, and the split kernel for tiny problems
 // and all that no other path takes. The ring is in tuned_ring.cuh, the sum of the partial rows in
 // finalize.cuh.
 
 namespace rmsnorm::kernels::cuda {
-
-template <class T>
-struct BackwardParams {
-  RowAddress<T> x, dy;
-  const accumulation_t<T>* rstd;
-  T* dx;  ///< nullptr: not wanted
-  accumulation_t<T>*
-      partials;  ///< [partial rows, pitch]; nullptr where dgamma is not wanted or written directly
-  std::int64_t rows, cols, pitch;
-  accumulation_t<T> inverse_cols;
-};
-
-/// dx of W elements from x, dy, gamma, and their addends of dgamma.
-/// rstd * (u - x_hat * mean(u * x_hat)) is rstd*u - x*rstd^3*mean(u*x); `projection` is rstd *
-/// mean(u * x_hat).
-template <class A, int W>
-__device__ __forceinline__ void backward_elements(const A (&x)[W], const A (&dy)[W],
-                                                  const A (&gamma)[W], A rstd, A projection,
-                                                  A (&dx)[W], A (&dgamma)[W]) {
-#pragma unroll
-  for (int e = 0; e < W; ++e) {
-    const A x_hat = x[e] * rstd;
-    dx[e] = rstd * (dy[e] * gamma[e]) - x_hat * projection;
-    dgamma[e] += dy[e] * x_hat;
-  }
-}
-
-template <class A, int W>
-__device__ __forceinline__ A dot_elements(const A (&x)[W], const A (&dy)[W], const A (&gamma)[W]) {
-  A dot = A(0);
-#pragma unroll
-  for (int e = 0; e < W; ++e) dot += dy[e] * gamma[e] * x[e];
-  return dot;
-}
 
 /// gamma of one access, as few registers as it fits, for the whole kernel.
 template <class T, class G, int W>
@@ -107,7 +72,7 @@ __global__ void __launch_bounds__(kLanesBlock, 2)
       const bool valid = row < p.rows;
       const T* x_row = p.x(valid ? row : 0);
       const T* dy_row = p.dy(valid ? row : 0);
-      next_rstd[u] = valid ? p.rstd[row] : 0.0f;
+      next_rstd[u] = valid ? saved_rstd_of<F>(p, row) : 0.0f;
 #pragma unroll
       for (int j = 0; j < V; ++j) {
         const int column = (lane + j * lanes) * W;
@@ -141,9 +106,14 @@ __global__ void __launch_bounds__(kLanesBlock, 2)
         A::widen(x[u][j], xs);
         A::widen(dy[u][j], dys);
         scale[j].widen(factors);
-        dot += dot_elements(xs, dys, factors);
+        if constexpr (kIsInDot<F>) {
+          dot += dot_elements<F>(xs, dys, factors, (lane + j * lanes) * W, p);
+        } else {
+          dot += dot_elements(xs, dys, factors);
+        }
       }
-      const float projection = rstd[u] * (lanes_sum(dot, lanes) * rstd[u] * p.inverse_cols);
+      const float projection =
+          projection_factor<F>(rstd[u], lanes_sum(dot, lanes) * rstd[u] * p.inverse_cols);
 #pragma unroll
       for (int j = 0; j < V; ++j) {
         const int column = (lane + j * lanes) * W;
@@ -151,9 +121,13 @@ __global__ void __launch_bounds__(kLanesBlock, 2)
         A::widen(x[u][j], xs);
         A::widen(dy[u][j], dys);
         scale[j].widen(factors);
-        backward_elements(xs, dys, factors, rstd[u], projection, dx, sums[j]);
+        if constexpr (kIsInGradients<F>) {
+          backward_elements<F>(xs, dys, factors, rstd[u], projection, dx, sums[j], row, p);
+        } else {
+          backward_elements(xs, dys, factors, rstd[u], projection, dx, sums[j]);
+        }
         if (p.dx != nullptr && row < p.rows && column < p.cols)
-          A::store(dx, p.dx + row * p.cols + column);
+          A::store(dx, p.dx + row_offset<F>(row, p.cols) + column);
       }
     }
   }
@@ -205,13 +179,13 @@ __device__ A split_block_sum(A value) {
   return total;
 }
 
-template <class T, class G, int W>
+template <class T, class G, int W, Fault F>
 __device__ void split_dx_row(const BackwardParams<T>& p, const G* gamma, std::int64_t row) {
   using AccessT = Access<T, W>;
   using A = accumulation_t<T>;
   const T* x = p.x(row);
   const T* dy = p.dy(row);
-  const A rstd = p.rstd[row];
+  const A rstd = saved_rstd_of<F>(p, row);
   const std::int64_t step = std::int64_t{kSplitThreads} * W, first = std::int64_t{threadIdx.x} * W;
   typename AccessT::Packed x_held[kSplitHeld], dy_held[kSplitHeld];
   LaneGamma<T, G, W> held[kSplitHeld];
@@ -223,12 +197,17 @@ __device__ void split_dx_row(const BackwardParams<T>& p, const G* gamma, std::in
     dy_held[j] = column < p.cols ? AccessT::load(dy + column) : AccessT::zero();
     held[j].load(gamma, column, column < p.cols);
   }
-  const auto add_dot = [&](const auto& x_packed, const auto& dy_packed, auto& scale) {
+  const auto add_dot = [&](const auto& x_packed, const auto& dy_packed, auto& scale,
+                           std::int64_t column) {
     A xs[W], dys[W], factors[W];
     AccessT::widen(x_packed, xs);
     AccessT::widen(dy_packed, dys);
     scale.widen(factors);
-    dot += dot_elements(xs, dys, factors);
+    if constexpr (kIsInDot<F>) {
+      dot += dot_elements<F>(xs, dys, factors, column, p);
+    } else {
+      dot += dot_elements(xs, dys, factors);
+    }
   };
   const auto gamma_at = [&](std::int64_t column) {
     LaneGamma<T, G, W> scale;
@@ -237,21 +216,25 @@ __device__ void split_dx_row(const BackwardParams<T>& p, const G* gamma, std::in
   };
 #pragma unroll
   for (int j = 0; j < kSplitHeld; ++j) {
-    if (first + j * step < p.cols) add_dot(x_held[j], dy_held[j], held[j]);
+    if (first + j * step < p.cols) add_dot(x_held[j], dy_held[j], held[j], first + j * step);
   }
   for (std::int64_t column = first + kSplitHeld * step; column < p.cols; column += step) {
     auto scale = gamma_at(column);
-    add_dot(AccessT::load(x + column), AccessT::load(dy + column), scale);
+    add_dot(AccessT::load(x + column), AccessT::load(dy + column), scale, column);
   }
-  const A projection = rstd * (split_block_sum(dot) * rstd * p.inverse_cols);
-  T* dx = p.dx + row * p.cols;
+  const A projection = projection_factor<F>(rstd, split_block_sum(dot) * rstd * p.inverse_cols);
+  T* dx = p.dx + row_offset<F>(row, p.cols);
   const auto write = [&](const auto& x_packed, const auto& dy_packed, auto& scale,
                          std::int64_t column) {
     A xs[W], dys[W], factors[W], out[W], unused[W] = {};
     AccessT::widen(x_packed, xs);
     AccessT::widen(dy_packed, dys);
     scale.widen(factors);
-    backward_elements(xs, dys, factors, rstd, projection, out, unused);
+    if constexpr (kIsInGradients<F>) {
+      backward_elements<F>(xs, dys, factors, rstd, projection, out, unused, row, p);
+    } else {
+      backward_elements(xs, dys, factors, rstd, projection, out, unused);
+    }
     AccessT::store(out, dx + column);
   };
 #pragma unroll
@@ -266,7 +249,7 @@ __device__ void split_dx_row(const BackwardParams<T>& p, const G* gamma, std::in
 
 /// What rows [begin, end) add to dgamma in the columns of this block, into `out` (dgamma itself, or
 /// a partial row).
-template <class T, class G, int W, class Out>
+template <class T, class G, int W, Fault F, class Out>
 __device__ void split_dgamma_columns(const BackwardParams<T>& p, std::int64_t first_access,
                                      int column_threads, std::int64_t begin, std::int64_t end,
                                      std::int64_t width, Out* out) {
@@ -289,7 +272,7 @@ __device__ void split_dgamma_columns(const BackwardParams<T>& p, std::int64_t fi
         const bool valid = row < end;
         x[u] = valid ? AccessT::load(p.x(row) + column) : AccessT::zero();
         dy[u] = valid ? AccessT::load(p.dy(row) + column) : AccessT::zero();
-        rstd[u] = valid ? p.rstd[row] : A(0);
+        rstd[u] = valid ? saved_rstd_of<F>(p, row) : A(0);
       }
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
@@ -297,7 +280,14 @@ __device__ void split_dgamma_columns(const BackwardParams<T>& p, std::int64_t fi
         AccessT::widen(x[u], xs);
         AccessT::widen(dy[u], dys);
 #pragma unroll
-        for (int e = 0; e < W; ++e) sums[e] += dys[e] * (xs[e] * rstd[u]);
+        for (int e = 0; e < W; ++e) {
+          if constexpr (kIsInDgammaSum<F>) {
+            sums[e] = add_row<F>(sums[e], dys[e], xs[e], rstd[u], base + std::int64_t{u} * slots,
+                                 p.rows, RoundTo<T>{});
+          } else {
+            sums[e] += dys[e] * (xs[e] * rstd[u]);
+          }
+        }
       }
     }
   }
@@ -320,6 +310,9 @@ __device__ void split_dgamma_columns(const BackwardParams<T>& p, std::int64_t fi
     A total = A(0);
 #pragma unroll
     for (int w = 0; w < kSplitThreads / 32; ++w) total += fold[w][c];
+    if constexpr (F == Fault::dgamma_accumulated) {
+      if (p.partials == nullptr) total += widen(out[target]);
+    }
     narrow(total, out[target]);
   }
 }
@@ -335,7 +328,7 @@ __global__ void __launch_bounds__(kSplitThreads)
   wait_for_previous_kernel();
   if (static_cast<int>(blockIdx.x) < row_blocks) {
     for (std::int64_t row = blockIdx.x; row < p.rows; row += row_blocks)
-      split_dx_row<T, G, W>(p, gamma, row);
+      split_dx_row<T, G, W, F>(p, gamma, row);
     return;
   }
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) - row_blocks;
@@ -343,10 +336,10 @@ __global__ void __launch_bounds__(kSplitThreads)
   const std::int64_t chunk_rows = (p.rows + chunks - 1) / chunks;
   const std::int64_t begin = chunk * chunk_rows, end = min(begin + chunk_rows, p.rows);
   if (p.partials != nullptr) {
-    split_dgamma_columns<T, G, W>(p, first_access, column_threads, begin, end, p.pitch,
-                                  p.partials + chunk * p.pitch);
+    split_dgamma_columns<T, G, W, F>(p, first_access, column_threads, begin, end, p.pitch,
+                                     p.partials + chunk * p.pitch);
   } else {
-    split_dgamma_columns<T, G, W>(p, first_access, column_threads, begin, end, p.cols, dgamma);
+    split_dgamma_columns<T, G, W, F>(p, first_access, column_threads, begin, end, p.cols, dgamma);
   }
 }
 

@@ -1,8 +1,7 @@
 #pragma once
 
-#include "kernels/common/fault.hpp"
-#include "kernels/cuda/access.cuh"
 #include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/tuned_forward_steps.cuh"
 
 // Forward. One read of x, one write of y: the row stays packed in registers between the sum of
 // squares and the output. Plain grids, one row per block or lane group and no loop: the hardware
@@ -10,22 +9,6 @@
 // the memory needs; persistent blocks lost 8 to 30 %.
 
 namespace rmsnorm::kernels::cuda {
-
-template <class T>
-struct ForwardParams {
-  RowAddress<T> x;
-  T* y;
-  float* rstd;
-  std::int64_t rows, cols;
-  float eps, float_cols;
-};
-
-/// Divided and rounded as exactly as float32 can: a reciprocal of cols and the fast rsqrt are off
-/// by two more bits, and the division is one per row.
-template <class T>
-__device__ __forceinline__ float inverse_rms(float square_sum, const ForwardParams<T>& p) {
-  return __frsqrt_rn(square_sum / p.float_cols + p.eps);
-}
 
 constexpr int kMaxWarps = 16;
 
@@ -40,23 +23,6 @@ __device__ __forceinline__ float block_sum_once(float value) {
   float total = 0;
   for (int w = 0; w < warps; ++w) total += warp_sums[w];
   return total;
-}
-
-template <int W>
-__device__ __forceinline__ float square_sum(const float (&values)[W]) {
-  float sum = 0;
-#pragma unroll
-  for (float value : values) sum = fmaf(value, value, sum);
-  return sum;
-}
-
-template <class T, int W>
-__device__ __forceinline__ void scale_and_store(const float (&x)[W], const float (&gamma)[W],
-                                                float rstd, T* y) {
-  float out[W];
-#pragma unroll
-  for (int e = 0; e < W; ++e) out[e] = x[e] * rstd * gamma[e];
-  Access<T, W>::store(out, y);
 }
 
 /// `lanes` lanes of a warp per row, V accesses of W elements each; shuffles only. kRows rows at
@@ -99,9 +65,13 @@ __global__ void __launch_bounds__(256)
     for (int j = 0; j < V; ++j) {
       float values[W];
       A::widen(packed[r][j], values);
-      sum += square_sum(values);
+      if constexpr (kIsInSquares<F>) {
+        sum = add_squares<F>(sum, values, (lane + j * lanes) * W, p);
+      } else {
+        sum += square_sum(values);
+      }
     }
-    const float rstd = inverse_rms(lanes_sum(sum, lanes), p);
+    const float rstd = inverse_rms<F>(lanes_sum(sum, lanes), p);
     if (row >= p.rows) continue;
 #pragma unroll
     for (int j = 0; j < V; ++j) {
@@ -109,9 +79,14 @@ __global__ void __launch_bounds__(256)
       if (column >= p.cols) continue;
       float values[W];
       A::widen(packed[r][j], values);
-      scale_and_store<T, W>(values, scale[j], rstd, p.y + row * p.cols + column);
+      if constexpr (kIsInOutput<F>) {
+        store_elements<F>(values, scale[j], rstd, p.y + row_offset<F>(row, p.cols) + column, row,
+                          column, p);
+      } else {
+        scale_and_store<T, W>(values, scale[j], rstd, p.y + row_offset<F>(row, p.cols) + column);
+      }
     }
-    if (lane == 0 && p.rstd != nullptr) p.rstd[row] = rstd;
+    if (lane == 0 && p.rstd != nullptr) keep_rstd<F>(p, row, rstd);
   }
 }
 
@@ -143,13 +118,17 @@ __global__ void __launch_bounds__(512)
   for (int j = 0; j < V; ++j) {
     float values[W];
     widen_pack<T>(packed[j], values);
-    sum += square_sum(values);
+    if constexpr (kIsInSquares<F>) {
+      sum = add_squares<F>(sum, values, static_cast<int>(threadIdx.x + j * blockDim.x) * W, p);
+    } else {
+      sum += square_sum(values);
+    }
   }
-  const float rstd = inverse_rms(block_sum_once(sum), p);
-  if (threadIdx.x == 0 && p.rstd != nullptr) p.rstd[row] = rstd;
+  const float rstd = inverse_rms<F>(block_sum_once(sum), p);
+  if (threadIdx.x == 0 && p.rstd != nullptr) keep_rstd<F>(p, row, rstd);
 #pragma unroll
   for (int j = 0; j < V; ++j) pin(packed[j]);  // not the widened row across the barrier
-  uint4* y = reinterpret_cast<uint4*>(p.y + row * p.cols);
+  uint4* y = reinterpret_cast<uint4*>(p.y + row_offset<F>(row, p.cols));
 #pragma unroll
   for (int j = 0; j < V; ++j) {
     const int vector = static_cast<int>(threadIdx.x + j * blockDim.x);
@@ -157,7 +136,12 @@ __global__ void __launch_bounds__(512)
     float values[W], factors[W];
     widen_pack<T>(packed[j], values);
     scale[j].widen(factors);
-    scale_and_store<T, W>(values, factors, rstd, reinterpret_cast<T*>(y + vector));
+    if constexpr (kIsInOutput<F>) {
+      store_elements<F>(values, factors, rstd, reinterpret_cast<T*>(y + vector), row, vector * W,
+                        p);
+    } else {
+      scale_and_store<T, W>(values, factors, rstd, reinterpret_cast<T*>(y + vector));
+    }
   }
 }
 
@@ -206,7 +190,11 @@ __global__ void __launch_bounds__(512, 3)
   for (int vector = static_cast<int>(threadIdx.x); vector < mine; vector += kThreads) {
     float values[W];
     widen_pack<T>(x[vector], values);
-    sum += square_sum(values);
+    if constexpr (kIsInSquares<F>) {
+      sum = add_squares<F>(sum, values, (begin + vector) * W, p);
+    } else {
+      sum += square_sum(values);
+    }
   }
   sum = lanes_sum(sum);
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -218,9 +206,9 @@ __global__ void __launch_bounds__(512, 3)
   barrier_wait_cluster(exchanged, 0);
   float total = 0;
   for (int i = lane; i < cluster * kWarps; i += 32) total += (&sums[0][0])[i];
-  const float rstd = inverse_rms(lanes_sum(total), p);
-  if (rank == 0 && threadIdx.x == 0 && p.rstd != nullptr) p.rstd[row] = rstd;
-  uint4* y = reinterpret_cast<uint4*>(p.y + row * p.cols) + begin;
+  const float rstd = inverse_rms<F>(lanes_sum(total), p);
+  if (rank == 0 && threadIdx.x == 0 && p.rstd != nullptr) keep_rstd<F>(p, row, rstd);
+  uint4* y = reinterpret_cast<uint4*>(p.y + row_offset<F>(row, p.cols)) + begin;
 #pragma unroll 4
   for (int vector = static_cast<int>(threadIdx.x); vector < mine; vector += kThreads) {
     GammaPack<T, G> scale;
@@ -228,7 +216,12 @@ __global__ void __launch_bounds__(512, 3)
     float values[W], factors[W];
     widen_pack<T>(x[vector], values);
     scale.widen(factors);
-    scale_and_store<T, W>(values, factors, rstd, reinterpret_cast<T*>(y + vector));
+    if constexpr (kIsInOutput<F>) {
+      store_elements<F>(values, factors, rstd, reinterpret_cast<T*>(y + vector), row,
+                        (begin + vector) * W, p);
+    } else {
+      scale_and_store<T, W>(values, factors, rstd, reinterpret_cast<T*>(y + vector));
+    }
   }
 #endif
 }
@@ -258,12 +251,16 @@ __global__ void __launch_bounds__(512)
     for (int j = 0; j < kUnroll; ++j) {
       float values[W];
       widen_pack<T>(packed[j], values);
-      sum += square_sum(values);
+      if constexpr (kIsInSquares<F>) {
+        sum = add_squares<F>(sum, values, (begin + threadIdx.x + j * blockDim.x) * W, p);
+      } else {
+        sum += square_sum(values);
+      }
     }
   }
-  const float rstd = inverse_rms(block_sum_once(sum), p);
-  if (threadIdx.x == 0 && p.rstd != nullptr) p.rstd[row] = rstd;
-  uint4* y = reinterpret_cast<uint4*>(p.y + row * p.cols);
+  const float rstd = inverse_rms<F>(block_sum_once(sum), p);
+  if (threadIdx.x == 0 && p.rstd != nullptr) keep_rstd<F>(p, row, rstd);
+  uint4* y = reinterpret_cast<uint4*>(p.y + row_offset<F>(row, p.cols));
   for (std::int64_t begin = (vectors - 1) / step * step; begin >= 0; begin -= step) {
     uint4 packed[kUnroll];
 #pragma unroll
@@ -280,7 +277,12 @@ __global__ void __launch_bounds__(512)
       float values[W], factors[W];
       widen_pack<T>(packed[j], values);
       scale.widen(factors);
-      scale_and_store<T, W>(values, factors, rstd, reinterpret_cast<T*>(y + vector));
+      if constexpr (kIsInOutput<F>) {
+        store_elements<F>(values, factors, rstd, reinterpret_cast<T*>(y + vector), row, vector * W,
+                          p);
+      } else {
+        scale_and_store<T, W>(values, factors, rstd, reinterpret_cast<T*>(y + vector));
+      }
     }
   }
 }
@@ -320,7 +322,7 @@ __global__ void __launch_bounds__(512)
   const std::int64_t row = blockIdx.x;
   wait_for_previous_kernel();
   const T* x = p.x(row);
-  T* y = p.y + row * p.cols;
+  T* y = p.y + row_offset<F>(row, p.cols);
   const int past = static_cast<int>(reinterpret_cast<std::uintptr_t>(x) / sizeof(T) % W);
   const int cols = static_cast<int>(p.cols);
   const int head = min((W - past) % W, cols);
@@ -357,15 +359,25 @@ __global__ void __launch_bounds__(512)
   float edge_factor = 1.0f;
   if (t < edges && gamma != nullptr) edge_factor = static_cast<float>(widen(gamma[edge]));
   float sum = edge_value * edge_value;
+  if constexpr (kIsInSquares<F>) sum = add_squares<F>(0.0f, {edge_value}, edge, p);
 #pragma unroll
   for (int j = 0; j < V; ++j) {
     float values[W];
     widen_pack<T>(packed[j], values);
-    sum += square_sum(values);
+    if constexpr (kIsInSquares<F>) {
+      sum =
+          add_squares<F>(sum, values, head + static_cast<int>(threadIdx.x + j * blockDim.x) * W, p);
+    } else {
+      sum += square_sum(values);
+    }
   }
-  const float rstd = inverse_rms(block_sum_once(sum), p);
-  if (threadIdx.x == 0 && p.rstd != nullptr) p.rstd[row] = rstd;
-  if (t < edges) narrow(edge_value * rstd * edge_factor, y[edge]);
+  const float rstd = inverse_rms<F>(block_sum_once(sum), p);
+  if (threadIdx.x == 0 && p.rstd != nullptr) keep_rstd<F>(p, row, rstd);
+  if constexpr (kIsInOutput<F>) {
+    if (t < edges) store_elements<F>({edge_value}, {edge_factor}, rstd, y + edge, row, edge, p);
+  } else {
+    if (t < edges) narrow(edge_value * rstd * edge_factor, y[edge]);
+  }
 #pragma unroll
   for (int j = 0; j < V; ++j) pin(packed[j]);
 #pragma unroll
@@ -383,7 +395,9 @@ __global__ void __launch_bounds__(512)
         factors[e] = gamma == nullptr ? 1.0f : static_cast<float>(widen(gamma[column + e]));
       }
     }
-    if (same_phase) {
+    if constexpr (kIsInOutput<F>) {
+      store_elements<F>(values, factors, rstd, y + column, row, column, p);
+    } else if (same_phase) {
       scale_and_store<T, W>(values, factors, rstd, y + column);
     } else {
 #pragma unroll

@@ -33,10 +33,32 @@ cudaError_t with_constant(int value, Run run) {
   return status;
 }
 
+/// Whether every kernel of the product is compiled with the fault. For the sake of compile time a
+/// mutant has, of kernels that differ in the size of a thread's share alone, only the largest, and
+/// of those that leave something out where they can, only the one that does not: these do for all
+/// of the plan's launches.
+constexpr bool has_all_kernels(Fault fault) {
+  return fault == Fault::none || fault == Fault::control;
+}
+
+/// with_constant where there are all kernels; else the last value, the largest, for any.
+template <Fault F, int... kValues, class Run>
+cudaError_t with_share(int value, Run run) {
+  if constexpr (has_all_kernels(F)) return with_constant<kValues...>(value, run);
+  constexpr int values[] = {kValues...};
+  return run(std::integral_constant<int, values[sizeof...(kValues) - 1]>{});
+}
+
+/// The fault that the kernels are compiled with: none of theirs where it is the host's.
+constexpr Fault kernel_fault(Fault fault) {
+  return is_on_the_host(fault) ? Fault::control : fault;
+}
+
 template <class T, class G, Fault F>
 cudaError_t launch_forward(const rmsnorm_forward_args& args, const ForwardPlan& plan,
                            const TunedContext& context) {
   const std::size_t limit = context.device.shared_bytes;
+  constexpr Fault K = kernel_fault(F);
   const G* gamma = static_cast<const G*>(args.gamma);
   if constexpr (std::is_same_v<T, double>) {
     return launch_rowwise_forward<T, G, F>(args);
@@ -46,35 +68,36 @@ cudaError_t launch_forward(const rmsnorm_forward_args& args, const ForwardPlan& 
                              static_cast<float*>(args.rstd),
                              args.rows,
                              args.cols,
-                             static_cast<float>(args.eps),
-                             static_cast<float>(args.cols)};
+                             added_eps<F>(static_cast<float>(args.eps), SpacingAtOne<T>::value),
+                             static_cast<float>(denominator<F>(args.rows, args.cols))};
     switch (plan.path) {
       case ForwardPath::lanes: {
-        const std::int64_t rows_per_block = plan.threads / plan.lanes * plan.rows;
+        const int rows_at_once = has_all_kernels(K) ? plan.rows : 1;
+        const std::int64_t rows_per_block = plan.threads / plan.lanes * rows_at_once;
         const Launch launch =
             launch_of(context, (args.rows + rows_per_block - 1) / rows_per_block, plan.threads);
         const auto run = [&](auto width, auto vectors) {
-          return with_constant<1, 2>(plan.rows, [&](auto rows) {
-            return launch_kernel<forward_lanes_kernel<T, G, width(), vectors(), rows(), F>>(
+          return with_share<K, 2, 1>(rows_at_once, [&](auto rows) {
+            return launch_kernel<forward_lanes_kernel<T, G, width(), vectors(), rows(), K>>(
                 launch, limit, p, gamma, plan.lanes);
           });
         };
         if (context.aligned) {
-          return with_constant<1, 2, 4>(plan.vectors, [&](auto v) {
+          return with_share<K, 1, 2, 4>(plan.vectors, [&](auto v) {
             return run(std::integral_constant<int, kPack<T>>{}, v);
           });
         }
-        return with_constant<1, 2, 4, 8>(
+        return with_share<K, 1, 2, 4, 8>(
             plan.vectors, [&](auto v) { return run(std::integral_constant<int, 1>{}, v); });
       }
       case ForwardPath::block:
-        return with_constant<2, 3, 4, 8>(plan.vectors, [&](auto v) {
-          return launch_kernel<forward_block_kernel<T, G, v(), F>>(
+        return with_share<K, 2, 3, 4, 8>(plan.vectors, [&](auto v) {
+          return launch_kernel<forward_block_kernel<T, G, v(), K>>(
               launch_of(context, args.rows, plan.threads), limit, p, gamma);
         });
       case ForwardPath::peel:
-        return with_constant<2, 3, 4, 8>(plan.vectors, [&](auto v) {
-          return launch_kernel<forward_peel_kernel<T, G, v(), F>>(
+        return with_share<K, 2, 3, 4, 8>(plan.vectors, [&](auto v) {
+          return launch_kernel<forward_peel_kernel<T, G, v(), K>>(
               launch_of(context, args.rows, plan.threads), limit, p, gamma);
         });
       case ForwardPath::cluster: {
@@ -82,11 +105,11 @@ cudaError_t launch_forward(const rmsnorm_forward_args& args, const ForwardPlan& 
         launch.cluster = plan.cluster;
         launch.shared_bytes =
             static_cast<std::size_t>((args.cols / kPack<T> + plan.cluster - 1) / plan.cluster * 16);
-        return launch_kernel<forward_cluster_kernel<T, G, F>>(launch, limit, p, gamma,
+        return launch_kernel<forward_cluster_kernel<T, G, K>>(launch, limit, p, gamma,
                                                               plan.cluster);
       }
       case ForwardPath::two_pass:
-        return launch_kernel<forward_two_pass_kernel<T, G, F>>(
+        return launch_kernel<forward_two_pass_kernel<T, G, K>>(
             launch_of(context, args.rows, plan.threads), limit, p, gamma);
       case ForwardPath::any:
         break;
@@ -95,8 +118,9 @@ cudaError_t launch_forward(const rmsnorm_forward_args& args, const ForwardPlan& 
   }
 }
 
-/// The count of ring_pace_count's translation unit on a device.
-inline cudaError_t pace_count_address(int device, unsigned*& address) {
+/// The count of this translation unit's ring_pace_count on a device. Static as that is: of an
+/// inline function the linker keeps one copy, which would give every unit the count of one of them.
+static cudaError_t pace_count_address(int device, unsigned*& address) {
   static std::array<std::atomic<unsigned*>, kMaxDevices> addresses{};
   address = addresses[device].load(std::memory_order_acquire);
   if (address != nullptr) return cudaSuccess;
@@ -121,10 +145,24 @@ ElementWindows<T> windows_of(const rmsnorm_backward_args& args) {
   return {x_begin, x_end, dy_begin, dy_end};
 }
 
+/// The ring as its kernels take it: a mutant has that for the longest of the rows that start
+/// anywhere alone.
+template <Fault K>
+BackwardPlan ring_with_kernels(BackwardPlan plan, bool aligned) {
+  if (!has_all_kernels(K) && !aligned) {
+    plan.groups = 1;
+    plan.group_threads = 480;
+    plan.vectors = 32;
+  }
+  return plan;
+}
+
 template <class T, class G, Fault F>
-cudaError_t launch_ring(const rmsnorm_backward_args& args, const BackwardPlan& plan,
+cudaError_t launch_ring(const rmsnorm_backward_args& args, const BackwardPlan& planned,
                         const Problem& problem, const TunedContext& context,
                         const BackwardParams<T>& p) {
+  constexpr Fault K = kernel_fault(F);
+  const BackwardPlan plan = ring_with_kernels<K>(planned, context.aligned);
   const std::size_t limit = context.device.shared_bytes;
   const G* gamma = static_cast<const G*>(args.gamma);
   Launch launch = launch_of(context, plan.blocks, plan.groups * plan.group_threads + 32);
@@ -136,31 +174,36 @@ cudaError_t launch_ring(const rmsnorm_backward_args& args, const BackwardPlan& p
     ring.part_bytes = ring_part_bytes(problem, plan);
     const ElementWindows<T> windows = windows_of<T>(args);
     const auto run = [&](auto elements, auto threads) {
-      return launch_kernel<backward_ring_elements_kernel<T, G, elements(), threads(), F>>(
+      return launch_kernel<backward_ring_elements_kernel<T, G, elements(), threads(), K>>(
           launch, limit, p, gamma, ring, windows);
     };
     using std::integral_constant;
-    switch (plan.vectors * 1000 + plan.group_threads) {
-      case 8128:
-        return run(integral_constant<int, 8>{}, integral_constant<int, 128>{});
-      case 10224:
-        return run(integral_constant<int, 10>{}, integral_constant<int, 224>{});
-      case 20224:
-        return run(integral_constant<int, 20>{}, integral_constant<int, 224>{});
-      case 20480:
-        return run(integral_constant<int, 20>{}, integral_constant<int, 480>{});
-      default:
-        return run(integral_constant<int, 32>{}, integral_constant<int, 480>{});
+    if constexpr (has_all_kernels(K)) {
+      switch (plan.vectors * 1000 + plan.group_threads) {
+        case 8128:
+          return run(integral_constant<int, 8>{}, integral_constant<int, 128>{});
+        case 10224:
+          return run(integral_constant<int, 10>{}, integral_constant<int, 224>{});
+        case 20224:
+          return run(integral_constant<int, 20>{}, integral_constant<int, 224>{});
+        case 20480:
+          return run(integral_constant<int, 20>{}, integral_constant<int, 480>{});
+        default:
+          break;
+      }
     }
+    return run(integral_constant<int, 32>{}, integral_constant<int, 480>{});
   }
   ring.part_bytes = ring_part_bytes(problem, plan);
   ring.slice = ring.part_bytes / 16;
   if (plan.cluster > 1) {
-    if (plan.vectors == 2) {
-      return launch_kernel<backward_ring_cluster_kernel<T, G, 2, 2, F>>(launch, limit, p, gamma,
-                                                                        ring);
+    if constexpr (has_all_kernels(K)) {
+      if (plan.vectors == 2) {
+        return launch_kernel<backward_ring_cluster_kernel<T, G, 2, 2, K>>(launch, limit, p, gamma,
+                                                                          ring);
+      }
     }
-    return launch_kernel<backward_ring_cluster_kernel<T, G, 4, 1, F>>(launch, limit, p, gamma,
+    return launch_kernel<backward_ring_cluster_kernel<T, G, 4, 1, K>>(launch, limit, p, gamma,
                                                                       ring);
   }
   const bool exact = launch.threads <= 512 &&
@@ -171,18 +214,20 @@ cudaError_t launch_ring(const rmsnorm_backward_args& args, const BackwardPlan& p
   };
   ring.together = plan.groups >= 3 && dense(args.x) && dense(args.dy);
   if (plan.vectors == 4) {
-    return launch_kernel<backward_ring_kernel<T, G, 4, true, false, false, F>>(launch, limit, p,
+    return launch_kernel<backward_ring_kernel<T, G, 4, true, false, false, K>>(launch, limit, p,
                                                                                gamma, ring);
   }
-  if (plan.group_threads == 32) {
-    return launch_kernel<backward_ring_kernel<T, G, 2, false, false, true, F>>(launch, limit, p,
-                                                                               gamma, ring);
+  if constexpr (has_all_kernels(K)) {
+    if (plan.group_threads == 32) {
+      return launch_kernel<backward_ring_kernel<T, G, 2, false, false, true, K>>(launch, limit, p,
+                                                                                 gamma, ring);
+    }
+    if (exact) {
+      return launch_kernel<backward_ring_kernel<T, G, 2, false, true, false, K>>(launch, limit, p,
+                                                                                 gamma, ring);
+    }
   }
-  if (exact) {
-    return launch_kernel<backward_ring_kernel<T, G, 2, false, true, false, F>>(launch, limit, p,
-                                                                               gamma, ring);
-  }
-  return launch_kernel<backward_ring_kernel<T, G, 2, false, false, false, F>>(launch, limit, p,
+  return launch_kernel<backward_ring_kernel<T, G, 2, false, false, false, K>>(launch, limit, p,
                                                                               gamma, ring);
 }
 
@@ -192,7 +237,7 @@ cudaError_t launch_finalize(const rmsnorm_backward_args& args, const BackwardPla
   const std::size_t limit = context.device.shared_bytes;
   const std::int64_t pitch = partial_pitch(args.cols);
   if constexpr (std::is_same_v<T, double>) {
-    return launch_kernel<finalize_float64_kernel<F>>(
+    return launch_kernel<finalize_float64_kernel<kernel_fault(F)>>(
         launch_of(context, (args.cols + 127) / 128, 128), limit, partials,
         static_cast<double*>(args.dgamma), plan.partial_rows, pitch, args.cols);
   } else {
@@ -201,7 +246,7 @@ cudaError_t launch_finalize(const rmsnorm_backward_args& args, const BackwardPla
       const cudaError_t status = pace_count_address(context.device_index, pace_count);
       if (status != cudaSuccess) return status;
     }
-    return launch_kernel<finalize_kernel<G, F>>(
+    return launch_kernel<finalize_kernel<G, kernel_fault(F)>>(
         launch_of(context, (args.cols + kFinalizeColumns - 1) / kFinalizeColumns, kFinalizeThreads),
         limit, partials, static_cast<G*>(args.dgamma), plan.partial_rows, pitch, args.cols,
         pace_count);
@@ -219,26 +264,27 @@ cudaError_t launch_split(const rmsnorm_backward_args& args, const BackwardPlan& 
   const int chunks = plan.partial_rows > 0 ? plan.partial_rows : 1;
   if constexpr (!std::is_same_v<T, double>) {
     if (context.aligned) {
-      return launch_kernel<backward_split_kernel<T, G, kPack<T>, F>>(
+      return launch_kernel<backward_split_kernel<T, G, kPack<T>, kernel_fault(F)>>(
           launch, limit, p, gamma, dgamma, plan.row_blocks, plan.column_threads, chunks);
     }
   }
-  return launch_kernel<backward_split_kernel<T, G, 1, F>>(
+  return launch_kernel<backward_split_kernel<T, G, 1, kernel_fault(F)>>(
       launch, limit, p, gamma, dgamma, plan.row_blocks, plan.column_threads, chunks);
 }
 
 template <class T, class G, Fault F>
 cudaError_t launch_lanes(const rmsnorm_backward_args& args, const BackwardPlan& plan,
                          const TunedContext& context, const BackwardParams<T>& p) {
+  constexpr Fault K = kernel_fault(F);
   const Launch launch = launch_of(context, plan.blocks, plan.group_threads);
   const std::size_t limit = context.device.shared_bytes;
   const G* gamma = static_cast<const G*>(args.gamma);
   if (context.aligned) {
-    return launch_kernel<backward_lanes_kernel<T, G, kPack<T>, 1, 4, F>>(launch, limit, p, gamma,
+    return launch_kernel<backward_lanes_kernel<T, G, kPack<T>, 1, 4, K>>(launch, limit, p, gamma,
                                                                          plan.lanes);
   }
-  return with_constant<1, 2, 4, 8>(plan.vectors, [&](auto v) {
-    return launch_kernel<backward_lanes_kernel<T, G, 1, v(), v() == 8 ? 2 : 4, F>>(
+  return with_share<K, 1, 2, 4, 8>(plan.vectors, [&](auto v) {
+    return launch_kernel<backward_lanes_kernel<T, G, 1, v(), v() == 8 ? 2 : 4, K>>(
         launch, limit, p, gamma, plan.lanes);
   });
 }
@@ -248,15 +294,16 @@ cudaError_t launch_backward(const rmsnorm_backward_args& args, const BackwardPla
                             const Problem& problem, const TunedContext& context) {
   using A = accumulation_t<T>;
   A* partials = plan.partial_rows > 0 ? static_cast<A*>(args.workspace) : nullptr;
-  const BackwardParams<T> p{RowAddress<T>(args.x, args.rows),
-                            RowAddress<T>(args.dy, args.rows),
-                            static_cast<const A*>(args.rstd),
-                            static_cast<T*>(args.dx),
-                            partials,
-                            args.rows,
-                            args.cols,
-                            partial_pitch(args.cols),
-                            static_cast<A>(1.0 / static_cast<double>(args.cols))};
+  const BackwardParams<T> p{
+      RowAddress<T>(args.x, args.rows),
+      RowAddress<T>(args.dy, args.rows),
+      static_cast<const A*>(args.rstd),
+      static_cast<T*>(args.dx),
+      partials,
+      args.rows,
+      args.cols,
+      partial_pitch(args.cols),
+      static_cast<A>(1.0 / static_cast<double>(denominator_ux<F>(args.rows, args.cols)))};
   cudaError_t status = cudaErrorInvalidValue;
   if constexpr (std::is_same_v<T, double>) {
     status = launch_split<T, G, F>(args, plan, context, p);

@@ -180,7 +180,7 @@ __device__ __forceinline__ void prepare_ring(RingHeader& header, int slots, unsi
 }
 
 /// The part of a row that a thread works on, in a stage of the ring.
-template <class T, class G, int V, bool kExact>
+template <class T, class G, int V, bool kExact, Fault F>
 struct RingSlice {
   static constexpr int W = kPack<T>;
   int thread, threads, vectors;  ///< vectors: of the block's slice
@@ -190,8 +190,9 @@ struct RingSlice {
 
   /// This thread's share of sum(dy * gamma * x); leaves x and dy packed.
   __device__ __forceinline__ float dot(const uint4* x_stage, const uint4* dy_stage,
-                                       GammaPack<T, G> (&scale)[V], uint4 (&x)[V],
-                                       uint4 (&dy)[V]) const {
+                                       GammaPack<T, G> (&scale)[V], uint4 (&x)[V], uint4 (&dy)[V],
+                                       std::int64_t first_vector,
+                                       const BackwardParams<T>& p) const {
     float sum = 0;
 #pragma unroll
     for (int j = 0; j < V; ++j) {
@@ -203,7 +204,11 @@ struct RingSlice {
       widen_pack<T>(x[j], xs);
       widen_pack<T>(dy[j], dys);
       scale[j].widen(factors);
-      sum += dot_elements(xs, dys, factors);
+      if constexpr (kIsInDot<F>) {
+        sum += dot_elements<F>(xs, dys, factors, (first_vector + vector(j)) * W, p);
+      } else {
+        sum += dot_elements(xs, dys, factors);
+      }
     }
     return sum;
   }
@@ -211,13 +216,18 @@ struct RingSlice {
   /// Writes dx of the slice (unless nullptr) and adds its share of dgamma to `sums`.
   __device__ __forceinline__ void write(const uint4 (&x)[V], const uint4 (&dy)[V],
                                         GammaPack<T, G> (&scale)[V], int j, float rstd,
-                                        float projection, T* dx, float (&sums)[V][W]) const {
+                                        float projection, T* dx, float (&sums)[V][W],
+                                        std::int64_t row, const BackwardParams<T>& p) const {
     float xs[W], dys[W], factors[W], out[W];
     scale[j].pin();
     widen_pack<T>(x[j], xs);
     widen_pack<T>(dy[j], dys);
     scale[j].widen(factors);
-    backward_elements(xs, dys, factors, rstd, projection, out, sums[j]);
+    if constexpr (kIsInGradients<F>) {
+      backward_elements<F>(xs, dys, factors, rstd, projection, out, sums[j], row, p);
+    } else {
+      backward_elements(xs, dys, factors, rstd, projection, out, sums[j]);
+    }
     const uint4 packed = narrow_pack<T>(out);
     if (dx != nullptr) *(reinterpret_cast<uint4*>(dx) + vector(j)) = packed;
   }
@@ -334,8 +344,8 @@ __global__ void __launch_bounds__(kExact || kOneWarp ? 512 : 544, 1)
   const BarrierAddress full = shared_address(header.full), empty = shared_address(header.empty);
   const int consumers = ring.groups * ring.group_threads;
   const int group = static_cast<int>(threadIdx.x) / ring.group_threads;
-  const RingSlice<T, G, V, kExact> slice{static_cast<int>(threadIdx.x) % ring.group_threads,
-                                         ring.group_threads, static_cast<int>(p.cols / W)};
+  const RingSlice<T, G, V, kExact, F> slice{static_cast<int>(threadIdx.x) % ring.group_threads,
+                                            ring.group_threads, static_cast<int>(p.cols / W)};
   const RingLayout layout(ring, blockIdx.x, gridDim.x, group);
 
   allow_next_kernel();
@@ -356,20 +366,20 @@ __global__ void __launch_bounds__(kExact || kOneWarp ? 512 : 544, 1)
     }
     const std::int64_t group_step = layout.row_step;
     std::int64_t row = layout.first_row;
-    float next_rstd = row < p.rows ? p.rstd[row] : 0.0f;
+    float next_rstd = row < p.rows ? saved_rstd_of<F>(p, row) : 0.0f;
     int stage = 0;
     unsigned parity = 0, turn = 0;
 #pragma unroll 1
     for (; row < p.rows; row += group_step, turn ^= 1) {
       const float rstd = next_rstd;
-      if (row + group_step < p.rows) next_rstd = p.rstd[row + group_step];
+      if (row + group_step < p.rows) next_rstd = saved_rstd_of<F>(p, row + group_step);
       const unsigned slot = layout.slot(stage);
       const uint4* x_stage = reinterpret_cast<const uint4*>(stages + layout.x(stage));
       const uint4* dy_stage = reinterpret_cast<const uint4*>(stages + layout.dy(stage));
       barrier_wait(full + slot, parity);
 
       uint4 x[V], dy[V];
-      const float dot = lanes_sum(slice.dot(x_stage, dy_stage, scale, x, dy));
+      const float dot = lanes_sum(slice.dot(x_stage, dy_stage, scale, x, dy, 0, p));
       float* group_sums =
           header.group_sums[group][turn];  // two, so that one barrier per row is enough
       if constexpr (kOneWarp) {
@@ -380,8 +390,8 @@ __global__ void __launch_bounds__(kExact || kOneWarp ? 512 : 544, 1)
       }
       if (!kReread && slice.thread == 0) barrier_arrive(empty + slot);
       const float total = kOneWarp ? dot : sum_of_warps(group_sums);
-      const float projection = rstd * (total * rstd * p.inverse_cols);
-      T* dx = p.dx == nullptr ? nullptr : p.dx + row * p.cols;
+      const float projection = projection_factor<F>(rstd, total * rstd * p.inverse_cols);
+      T* dx = p.dx == nullptr ? nullptr : p.dx + row_offset<F>(row, p.cols);
 #pragma unroll
       for (int j = 0; j < V; ++j) {
         if (!slice.has(j)) continue;
@@ -395,7 +405,7 @@ __global__ void __launch_bounds__(kExact || kOneWarp ? 512 : 544, 1)
           pin(x[j]);
           pin(dy[j]);
         }
-        slice.write(x, dy, scale, j, rstd, projection, dx, sums);
+        slice.write(x, dy, scale, j, rstd, projection, dx, sums, row, p);
       }
       if constexpr (kReread) {
         __syncwarp();
@@ -435,7 +445,7 @@ __global__ void __launch_bounds__(544, 1)
   const unsigned rank = cluster_rank();
   const std::int64_t first_vector = rank * ring.slice;
   const std::int64_t row_vectors = p.cols / W;
-  const RingSlice<T, G, V, false> slice{
+  const RingSlice<T, G, V, false, F> slice{
       static_cast<int>(threadIdx.x) % kThreads, kThreads,
       static_cast<int>(max(std::int64_t{0}, min(ring.slice, row_vectors - first_vector)))};
   const std::int64_t first_row = blockIdx.x / ring.cluster, row_step = gridDim.x / ring.cluster;
@@ -460,7 +470,8 @@ __global__ void __launch_bounds__(544, 1)
     const int lane = slice.thread % 32;
     int stage = 0, write_stage = 0;
     unsigned parity = 0, turn = 0;
-    float rstds[kAhead + 1] = {}, next_rstd = first_row < p.rows ? p.rstd[first_row] : 0.0f;
+    float rstds[kAhead + 1] = {},
+                         next_rstd = first_row < p.rows ? saved_rstd_of<F>(p, first_row) : 0.0f;
     uint4 x[V], dy[V];
     // kAhead turns more than rows: the last only write.
 #pragma unroll 1
@@ -469,12 +480,12 @@ __global__ void __launch_bounds__(544, 1)
       for (unsigned i = kAhead; i > 0; --i) rstds[i] = rstds[i - 1];
       if (row < p.rows) {
         rstds[0] = next_rstd;
-        if (row + row_step < p.rows) next_rstd = p.rstd[row + row_step];
+        if (row + row_step < p.rows) next_rstd = saved_rstd_of<F>(p, row + row_step);
         const unsigned char* part = stages + std::size_t{2} * ring.part_bytes * stage;
         barrier_wait(full + static_cast<unsigned>(stage) * 8, parity);
-        const float dot = lanes_sum(
-            slice.dot(reinterpret_cast<const uint4*>(part),
-                      reinterpret_cast<const uint4*>(part + ring.part_bytes), scale, x, dy));
+        const float dot = lanes_sum(slice.dot(
+            reinterpret_cast<const uint4*>(part),
+            reinterpret_cast<const uint4*>(part + ring.part_bytes), scale, x, dy, first_vector, p));
         // Every warp leaves its sum with every block; the barrier of this turn counts the bytes
         // that come.
         const unsigned slot = turn % kExchanges;
@@ -492,19 +503,23 @@ __global__ void __launch_bounds__(544, 1)
         const unsigned slot = (turn - kAhead) % kExchanges;
         barrier_wait_cluster(exchanged + slot * 8, ((turn - kAhead) / kExchanges) & 1);
         const float total = sum_of_cluster(&header.cluster_sums[slot][0][0], ring.cluster);
-        const float projection = write_rstd * (total * write_rstd * p.inverse_cols);
+        const float projection =
+            projection_factor<F>(write_rstd, total * write_rstd * p.inverse_cols);
         const unsigned char* part = stages + std::size_t{2} * ring.part_bytes * write_stage;
         const uint4* x_stage = reinterpret_cast<const uint4*>(part);
         const uint4* dy_stage = reinterpret_cast<const uint4*>(part + ring.part_bytes);
-        T* dx = p.dx == nullptr ? nullptr
-                                : p.dx + (row - kAhead * row_step) * p.cols + first_vector * W;
+        T* dx = p.dx == nullptr
+                    ? nullptr
+                    : p.dx + row_offset<F>(row - kAhead * row_step, p.cols) + first_vector * W;
 #pragma unroll
         for (int j = 0; j < V; ++j) {
           if (!slice.has(j)) continue;
           asm volatile("" ::: "memory");
           x[j] = x_stage[slice.vector(j)];
           dy[j] = dy_stage[slice.vector(j)];
-          slice.write(x, dy, scale, j, write_rstd, projection, dx, sums);
+          // Asked for with a fault alone; to the product, the number would be one more in the loop.
+          const std::int64_t asked_row = kIsInGradients<F> ? row - kAhead * row_step : 0;
+          slice.write(x, dy, scale, j, write_rstd, projection, dx, sums, asked_row, p);
         }
         __syncwarp();
         if (lane == 0) barrier_arrive(empty + static_cast<unsigned>(write_stage) * 8);
@@ -690,20 +705,20 @@ __global__ void __launch_bounds__(512, 1)
 #pragma unroll
     for (int i = 0; i < E; ++i) {
       const int column = thread + i * kThreads;
-      scale.set(i, column >= cols      ? constant<G>(0.0f)
+      scale.set(i, column >= cols     ? constant<G>(0.0f)
                    : gamma == nullptr ? constant<G>(1.0f)
                                       : gamma[column]);
     }
     const RingLayout layout(ring, blockIdx.x, gridDim.x, group);
     const std::int64_t group_step = layout.row_step;
     std::int64_t row = layout.first_row;
-    float next_rstd = row < p.rows ? p.rstd[row] : 0.0f;
+    float next_rstd = row < p.rows ? saved_rstd_of<F>(p, row) : 0.0f;
     int stage = 0;
     unsigned parity = 0, turn = 0;
 #pragma unroll 1
     for (; row < p.rows; row += group_step, turn ^= 1) {
       const float rstd = next_rstd;
-      if (row + group_step < p.rows) next_rstd = p.rstd[row + group_step];
+      if (row + group_step < p.rows) next_rstd = saved_rstd_of<F>(p, row + group_step);
       const unsigned slot = layout.slot(stage);
       const T* x_stage = reinterpret_cast<const T*>(
           stages + layout.x(stage) + (reinterpret_cast<std::uintptr_t>(p.x(row)) & 127));
@@ -723,14 +738,21 @@ __global__ void __launch_bounds__(512, 1)
         const T dy_value = column < cols ? dy_stage[column] : constant<T>(0.0f);
         x.set(i, x_value);
         dy.set(i, dy_value);
-        dot += widen(dy_value) * scale.get(i) * widen(x_value);
+        if constexpr (kIsInDot<F>) {
+          const float xv[1] = {widen(x_value)}, dyv[1] = {widen(dy_value)};
+          const float factor[1] = {scale.get(i)};
+          dot += dot_elements<F>(xv, dyv, factor, column, p);
+        } else {
+          dot += widen(dy_value) * scale.get(i) * widen(x_value);
+        }
       }
       dot = lanes_sum(dot);
       float* group_sums = header.group_sums[group][turn];
       if (thread % 32 == 0) group_sums[thread / 32] = dot;
       group_barrier(group, kThreads);
       if (thread == 0) barrier_arrive(empty + slot);
-      const float projection = rstd * (sum_of_warps(group_sums) * rstd * p.inverse_cols);
+      const float projection =
+          projection_factor<F>(rstd, sum_of_warps(group_sums) * rstd * p.inverse_cols);
       x.pin();
       dy.pin();
       scale.pin();
@@ -742,8 +764,12 @@ __global__ void __launch_bounds__(512, 1)
         const float xv[1] = {x.get(i)}, dyv[1] = {dy.get(i)};
         const float factor[1] = {scale.get(i)};
         float out[1];
-        backward_elements(xv, dyv, factor, rstd, projection, out, sums[i]);
-        if (p.dx != nullptr) narrow(out[0], p.dx[row * p.cols + column]);
+        if constexpr (kIsInGradients<F>) {
+          backward_elements<F>(xv, dyv, factor, rstd, projection, out, sums[i], row, p);
+        } else {
+          backward_elements(xv, dyv, factor, rstd, projection, out, sums[i]);
+        }
+        if (p.dx != nullptr) narrow(out[0], p.dx[row_offset<F>(row, p.cols) + column]);
       }
       if (++stage == ring.stages) {
         stage = 0;

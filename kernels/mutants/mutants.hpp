@@ -44,9 +44,21 @@ constexpr Fault backward_fault(Fault fault) {
   return pass == FaultPass::backward || pass == FaultPass::both ? fault : Fault::none;
 }
 
-/// `rowwise` with the fault: float32 or float16 x with gamma of the same dtype or none, and
-/// bfloat16 x with float32 gamma. Fault::none gives rowwise itself, compiled with the mutants.
-/// nullptr for a fault that is not in a kernel, or a device that this build has no kernels for.
-const rmsnorm_implementation* find_mutant(Fault fault, std::int32_t device_type);
+/// What a mutant is a copy of.
+enum class Original { rowwise, tuned };
+
+/// Whether there is such a mutant: of rowwise every fault that is in a kernel, of tuned those of
+/// tuned_faults.hpp.
+bool has_mutant(Original original, Fault fault);
+
+/// The original with the fault. rowwise: float32 or float16 x with gamma of the same dtype or none,
+/// and bfloat16 x with float32 gamma. tuned: one dtype, float16 where the fault needs it, else
+/// float32, with gamma of the same or none; on the CPU without vector instructions. Fault::none
+/// gives the original itself, compiled with the mutants. nullptr where has_mutant says no, or this
+/// build has no kernels for the device.
+const rmsnorm_implementation* find_mutant(Original original, Fault fault, std::int32_t device_type);
+
+/// The product's table whose bits find_mutant(original, Fault::none, ...) gives.
+const rmsnorm_implementation* find_original(Original original, std::int32_t device_type);
 
 }  // namespace rmsnorm::kernels

@@ -2,13 +2,19 @@
 
 namespace rmsnorm::kernels::cuda {
 
-const rmsnorm_implementation* product() {
+const rmsnorm_implementation* product(Original) {
   return nullptr;
 }
 ForwardPass mutant_forward(Fault) {
   return nullptr;
 }
 BackwardPass mutant_backward(Fault) {
+  return nullptr;
+}
+ForwardPass tuned_mutant_forward(Fault) {
+  return nullptr;
+}
+BackwardPass tuned_mutant_backward(Fault) {
   return nullptr;
 }
 

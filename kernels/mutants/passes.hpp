@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/common/arguments.hpp"
+#include "kernels/common/tuned_faults.hpp"
 #include "kernels/mutants/mutants.hpp"
 
 // Private to the mutants: their passes, by fault.
@@ -16,12 +17,16 @@ using BackwardPass = std::int32_t (*)(const rmsnorm_backward_args*);
 namespace cpu {
 ForwardPass mutant_forward(Fault fault);
 BackwardPass mutant_backward(Fault fault);
+ForwardPass tuned_mutant_forward(Fault fault);
+BackwardPass tuned_mutant_backward(Fault fault);
 }  // namespace cpu
 // with_cuda.cpp, or no_cuda.cpp where all of them are nullptr.
 namespace cuda {
-const rmsnorm_implementation* product();
+const rmsnorm_implementation* product(Original original);
 ForwardPass mutant_forward(Fault fault);
 BackwardPass mutant_backward(Fault fault);
+ForwardPass tuned_mutant_forward(Fault fault);
+BackwardPass tuned_mutant_backward(Fault fault);
 }  // namespace cuda
 
 /// Whether mutants take the dtypes: few, for the sake of compile time.
@@ -29,6 +34,14 @@ inline bool is_mutant_dtype(std::int32_t x, std::int32_t gamma) {
   const bool same = gamma == x || gamma == RMSNORM_NO_DTYPE;
   return (same && (x == RMSNORM_FLOAT32 || x == RMSNORM_FLOAT16)) ||
          (x == RMSNORM_BFLOAT16 && gamma == RMSNORM_FLOAT32);
+}
+
+/// The same of tuned's, which take one: of its own each fault, both the one without.
+inline bool is_tuned_mutant_dtype(Fault fault, std::int32_t x, std::int32_t gamma) {
+  const bool same = gamma == x || gamma == RMSNORM_NO_DTYPE;
+  const bool either = fault == Fault::none;
+  return same && ((x == RMSNORM_FLOAT16 && (either || needs_16_bits(fault))) ||
+                  (x == RMSNORM_FLOAT32 && (either || !needs_16_bits(fault))));
 }
 
 /// Calls `run` with elements of the dtypes of `args`. With `F` none all pairs of is_mutant_dtype

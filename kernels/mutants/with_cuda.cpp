@@ -3,8 +3,8 @@
 
 namespace rmsnorm::kernels::cuda {
 
-const rmsnorm_implementation* product() {
-  return rmsnorm_rowwise_cuda();
+const rmsnorm_implementation* product(Original original) {
+  return original == Original::tuned ? rmsnorm_tuned_cuda() : rmsnorm_rowwise_cuda();
 }
 
 }  // namespace rmsnorm::kernels::cuda

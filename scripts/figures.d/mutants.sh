@@ -20,7 +20,11 @@ cells() {
 }
 
 # gnuplot's own lists of labels: "name" position, ...
-labels() { jq -r '[.mutants | to_entries[] | "\"\(.value.name)\" \(.key)"] | join(", ")' "$1"; }
+# A mutant of tuned is named so; reports from before there were any have no such.
+labels() {
+  jq -r '[.mutants | to_entries[] | "\"\(if .value.implementation == "tuned" then "tuned/" else "" end)\(.value.name)\" \(.key)"]
+    | join(", ")' "$1"
+}
 check_labels() { jq -rn --argjson checks "$checks" '[$checks | to_entries[] | "\"\(.value)\" \(.key)"] | join(", ")'; }
 
 main() {

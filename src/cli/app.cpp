@@ -125,8 +125,8 @@ Subcommand add_subcommand(Program& program, const std::string& name, const std::
   sub->add_option("--device", options->device, "cpu, cuda, cuda:I or auto (default: the config's)");
   sub->add_option(
          "--implementation", options->implementations,
-         "rowwise, tuned, reference, aten, plugin:PATH, mutant:NAME; may be repeated (default: "
-         "the config's)")
+         "rowwise, tuned, reference, aten, plugin:PATH, mutant:NAME, mutant:tuned/NAME; may be "
+         "repeated (default: the config's)")
       ->allow_extra_args(false);
   sub->add_option("--case", options->case_pattern,
                   "only cases of this name; * stands for any text");

@@ -165,8 +165,10 @@ void add_exercise_command(Program& program) {
       });
   sub.app->add_option("--hypothesis", flags->hypothesis,
                       "what the fault does to the output: larger, smaller or same (default: asks)");
-  sub.app->add_option("--mutants", flags->mutants,
-                      "all, or names of faults separated by commas: which check finds which");
+  sub.app->add_option(
+      "--mutants", flags->mutants,
+      "all, or names of faults separated by commas (tuned/NAME: in tuned alone): which check finds "
+      "which");
 }
 
 }  // namespace rmsnorm::cli

@@ -34,7 +34,7 @@ int run(int argc, char** argv) {
   rmsnorm::cli::add_check_commands(program);
   rmsnorm::cli::add_benchmark_command(program);
   rmsnorm::cli::add_exercise_command(program);
-  rmsnorm::add_subject_family("mutant:", "mutant:NAME", rmsnorm::mutant_table);
+  rmsnorm::add_subject_family("mutant:", "mutant:NAME, mutant:tuned/NAME", rmsnorm::mutant_table);
   rmsnorm::cli::add_train_command(program);
   rmsnorm::cli::add_checkpoints_command(program);
   rmsnorm::cli::add_clean_command(program);

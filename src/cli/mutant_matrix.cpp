@@ -14,23 +14,19 @@ namespace {
 
 constexpr std::size_t kReasonCharacters = 300;
 
-std::vector<const kernels::FaultInfo*> named_mutants(const std::string& list) {
-  std::vector<const kernels::FaultInfo*> mutants;
-  if (list == "all") {
-    for (const kernels::FaultInfo& info : kernels::kFaults) mutants.push_back(&info);
-    return mutants;
-  }
+std::vector<Mutant> named_mutants(const std::string& list) {
+  if (list == "all") return all_mutants();
+  std::vector<Mutant> mutants;
   std::stringstream names(list);
   for (std::string name; std::getline(names, name, ',');) {
-    const kernels::FaultInfo* info = find_fault(name);
-    if (info == nullptr) {
+    const std::vector<Mutant> found = find_mutants(name);
+    if (found.empty()) {
       std::string known;
-      for (const kernels::FaultInfo& fault : kernels::kFaults)
-        known += fmt::format(", {}", fault.name);
+      for (const Mutant& mutant : all_mutants()) known += fmt::format(", {}", mutant.name());
       throw ConfigError(fmt::format(
           "--mutants: must be all or names of faults; got {}; known are{}", name, known.substr(1)));
     }
-    mutants.push_back(info);
+    mutants.insert(mutants.end(), found.begin(), found.end());
   }
   if (mutants.empty()) throw ConfigError("--mutants: must be all or names of faults; got none");
   return mutants;
@@ -47,12 +43,13 @@ nlohmann::json to_json(const MutantResult& result) {
     checks[kill.check] = to_json(kill);
   }
   const Kill* smallest = result.smallest();
-  return {{"name", result.info->name},
-          {"implementation", result.implementation},
-          {"family", result.info->family},
-          {"what", result.info->what},
-          {"source", result.info->source},
-          {"expected", name(result.info->check)},
+  const kernels::FaultInfo& info = *result.mutant.info;
+  return {{"name", info.name},
+          {"implementation", result.mutant.implementation()},
+          {"family", info.family},
+          {"what", info.what},
+          {"source", info.source},
+          {"expected", name(info.check)},
           {"killed", result.killed()},
           {"killed_by", killed_by},
           {"case", smallest == nullptr ? nlohmann::json() : nlohmann::json(smallest->case_name)},
@@ -86,7 +83,8 @@ void report_needs(Context& context, const std::vector<MutantResult>& results, bo
   for (const std::string& check : check_names()) {
     nlohmann::json alone = nlohmann::json::array();
     for (const MutantResult& result : results) {
-      if (result.kills.size() == 1 && result.killed_by(check)) alone.push_back(result.info->name);
+      if (result.kills.size() == 1 && result.killed_by(check))
+        alone.push_back(result.mutant.name());
     }
     if (!context.options.quiet)
       print_line(fmt::format("only {} finds {} of them", check, alone.size()));
@@ -99,7 +97,7 @@ void report_needs(Context& context, const std::vector<MutantResult>& results, bo
 }  // namespace
 
 void run_mutant_matrix(Context& context, const std::string& list) {
-  const std::vector<const kernels::FaultInfo*> mutants = named_mutants(list);
+  const std::vector<Mutant> mutants = named_mutants(list);
   const std::vector<Case> cases =
       select_cases(cases_by_size(context.config), context.options.case_pattern);
   if (cases.empty()) {
@@ -113,24 +111,26 @@ void run_mutant_matrix(Context& context, const std::string& list) {
   std::int64_t done = 0;
   const auto tick = [] { stop_if_interrupted(); };
 
-  std::vector<ControlResult> controls{try_operator_control(context.config, context.device),
-                                      try_identity_control(cases, context.device)};
+  std::vector<ControlResult> controls{
+      try_operator_control(context.config, context.device),
+      try_identity_control(kernels::Original::rowwise, cases, context.device),
+      try_identity_control(kernels::Original::tuned, cases, context.device)};
   for (const std::string& name : context.config.implementations) {
     controls.push_back(try_control(name, cases, context.config, context.device, tick));
     progress.advance(++done);
   }
   std::vector<MutantResult> results;
-  for (const kernels::FaultInfo* info : mutants) {
-    results.push_back(try_mutant(*info, cases, context.config, context.device, tick));
+  for (const Mutant& mutant : mutants) {
+    results.push_back(try_mutant(mutant, cases, context.config, context.device, tick));
     progress.advance(++done);
   }
 
-  std::vector<std::vector<std::string>> table{{"mutant"}};
+  std::vector<std::vector<std::string>> table{{"mutant", "implementation"}};
   table[0].insert(table[0].end(), check_names().begin(), check_names().end());
   nlohmann::json section = nlohmann::json::array();
   std::size_t killed = 0;
   for (const MutantResult& result : results) {
-    std::vector<std::string> row{result.info->name};
+    std::vector<std::string> row{result.mutant.info->name, result.mutant.implementation()};
     for (const std::string& check : check_names()) {
       const auto kill = std::find_if(result.kills.begin(), result.kills.end(),
                                      [&](const Kill& item) { return item.check == check; });

@@ -22,11 +22,12 @@ std::int32_t device_type(const c10::Device& device) {
   return device.is_cuda() ? RMSNORM_CUDA : RMSNORM_CPU;
 }
 
-MutantResult try_autograd_mutant(const kernels::FaultInfo& info, const Config& config,
+MutantResult try_autograd_mutant(const Mutant& mutant, const Config& config,
                                  const c10::Device& device) {
-  MutantResult result{.info = &info, .implementation = "rms_norm", .kills = {}, .error = {}};
-  const ComparisonResult found = check_autograd(
-      mutant_operator(info.fault), default_kernels(device_type(device)), device, config.epsilon);
+  MutantResult result{.mutant = mutant, .kills = {}, .error = {}};
+  const ComparisonResult found =
+      check_autograd(mutant_operator(mutant.info->fault), default_kernels(device_type(device)),
+                     device, config.epsilon);
   if (found.state == State::failed)
     result.kills.push_back({kAutograd, "2x3x33-float64", found.reason});
   if (found.state == State::error) result.error = found.reason;
@@ -53,17 +54,17 @@ bool MutantResult::killed_by(std::string_view check) const {
 const Kill* MutantResult::smallest() const {
   const Kill* first = nullptr;
   for (const Kill& kill : kills) {
-    if (first == nullptr || kill.check == name(info->check)) first = &kill;
+    if (first == nullptr || kill.check == name(mutant.info->check)) first = &kill;
   }
   return first;
 }
 
 std::string MutantResult::complaint() const {
-  const std::string mutant = std::string("mutant ") + info->name;
-  if (killed_by(name(info->check))) return {};
-  if (killed()) return mutant + " was not found by " + std::string(name(info->check));
-  if (!error.empty()) return mutant + " ended in an error, which proves nothing: " + error;
-  return mutant + " survived";
+  const std::string found = std::string(name(mutant.info->check)), what = "mutant " + mutant.name();
+  if (killed_by(found)) return {};
+  if (killed()) return what + " was not found by " + found;
+  if (!error.empty()) return what + " ended in an error, which proves nothing: " + error;
+  return what + " survived";
 }
 
 std::vector<Case> cases_by_size(const Config& config) {
@@ -74,16 +75,15 @@ std::vector<Case> cases_by_size(const Config& config) {
   return cases;
 }
 
-MutantResult try_mutant(const kernels::FaultInfo& info, const std::vector<Case>& cases,
-                        const Config& config, const c10::Device& device,
-                        const std::function<void()>& tick) {
-  if (info.pass == kernels::FaultPass::autograd) {
+MutantResult try_mutant(const Mutant& mutant, const std::vector<Case>& cases, const Config& config,
+                        const c10::Device& device, const std::function<void()>& tick) {
+  if (!mutant.original) {
     tick();
-    return try_autograd_mutant(info, config, device);
+    return try_autograd_mutant(mutant, config, device);
   }
-  MutantResult result{.info = &info, .implementation = "rowwise", .kills = {}, .error = {}};
-  const std::string subject = std::string("mutant:") + info.name;
-  InProcessRunner runner({subject, &mutant_table(info.name, device_type(device)), nullptr});
+  MutantResult result{.mutant = mutant, .kills = {}, .error = {}};
+  InProcessRunner runner(
+      {"mutant:" + mutant.name(), &mutant_table(mutant.name(), device_type(device)), nullptr});
   for (const Operation operation : kOperations) {
     for (const Case& problem : cases) {
       tick();
@@ -125,11 +125,12 @@ ControlResult try_operator_control(const Config& config, const c10::Device& devi
   return result;
 }
 
-ControlResult try_identity_control(const std::vector<Case>& cases, const c10::Device& device) {
-  constexpr const char* name = "mutant:none";
-  ControlResult result{.implementation = name, .judged = 0, .false_alarms = {}};
-  const rmsnorm_implementation& product = *find_kernels("rowwise", device_type(device));
-  const rmsnorm_implementation& control = mutant_table("none", device_type(device));
+ControlResult try_identity_control(kernels::Original original, const std::vector<Case>& cases,
+                                   const c10::Device& device) {
+  const std::string control_name = mutant_name(original, "none");
+  ControlResult result{.implementation = "mutant:" + control_name, .judged = 0, .false_alarms = {}};
+  const rmsnorm_implementation& control = mutant_table(control_name, device_type(device));
+  const rmsnorm_implementation& product = *kernels::find_original(original, device_type(device));
   const auto same_bits = [](const at::Tensor& a, const at::Tensor& b) {
     return at::equal(a.view(at::kByte), b.view(at::kByte));
   };
@@ -149,7 +150,8 @@ ControlResult try_identity_control(const std::vector<Case>& cases, const c10::De
     if (!same_bits(got.y, want.y) || !same_bits(got.rstd, want.rstd) ||
         !same_bits(gradients.dx, want_gradients.dx) ||
         !same_bits(gradients.dgamma, want_gradients.dgamma)) {
-      result.false_alarms.push_back({"identity", problem.name(), "other bits than rowwise"});
+      result.false_alarms.push_back(
+          {"identity", problem.name(), "other bits than " + std::string(name(original))});
     }
   }
   return result;

@@ -20,10 +20,9 @@ struct Kill {
 };
 
 struct MutantResult {
-  const kernels::FaultInfo* info = nullptr;
-  std::string implementation;  ///< what was broken: rowwise, or rms_norm for the autograd function
-  std::vector<Kill> kills;     ///< one for each check that failed
-  std::string error;           ///< the first call that could not be judged; no proof of anything
+  Mutant mutant;
+  std::vector<Kill> kills;  ///< one for each check that failed
+  std::string error;        ///< the first call that could not be judged; no proof of anything
 
   bool killed() const { return !kills.empty(); }
   bool killed_by(std::string_view check) const;
@@ -39,9 +38,8 @@ std::vector<Case> cases_by_size(const Config& config);
 
 /// Runs every check that can see the fault over `cases`, each until the first case fails. `tick` is
 /// called before each case.
-MutantResult try_mutant(const kernels::FaultInfo& info, const std::vector<Case>& cases,
-                        const Config& config, const c10::Device& device,
-                        const std::function<void()>& tick);
+MutantResult try_mutant(const Mutant& mutant, const std::vector<Case>& cases, const Config& config,
+                        const c10::Device& device, const std::function<void()>& tick);
 
 /// A right implementation under the same checks: every case that does not pass is a false alarm.
 struct ControlResult {
@@ -55,9 +53,10 @@ ControlResult try_control(const std::string& implementation, const std::vector<C
 /// The autograd function of the product.
 ControlResult try_operator_control(const Config& config, const c10::Device& device);
 
-/// The mutants' kernels without a fault: bit for bit the product's, on dense inputs of the cases'
+/// The mutants' kernels without a fault: bit for bit the original's, on dense inputs of the cases'
 /// shapes.
-ControlResult try_identity_control(const std::vector<Case>& cases, const c10::Device& device);
+ControlResult try_identity_control(kernels::Original original, const std::vector<Case>& cases,
+                                   const c10::Device& device);
 
 /// The columns of the matrix.
 const std::vector<std::string>& check_names();

@@ -54,6 +54,7 @@ TEST_CASE("exercise without a terminal and without a hypothesis says what to giv
       {{"--hypothesis", "bigger"}, "larger, smaller or same"},
       {{"--hypothesis", "larger", "--mutants", "all"}, "either"},
       {{"--mutants", "no_such_fault"}, "denominator_block"},
+      {{"--mutants", "tuned/gamma_by_row"}, "tuned/denominator_block"},
       {{"--mutants", ","}, "names of faults"}};
   for (const auto& [flags, said] : wrong) {
     CAPTURE(said);
@@ -73,18 +74,34 @@ TEST_CASE("the kill matrix names check, case and source of each mutant", "[exerc
   INFO(ended.out << ended.err);
   REQUIRE(ended.exit_code == 0);
   const nlohmann::json report = report_in(folder);
-  REQUIRE(report["mutants"].size() == 3);
-  const char* checks[] = {"check-forward", "check-gamma", "autograd"};
-  const char* broken[] = {"rowwise", "rowwise", "rms_norm"};
-  for (std::size_t i = 0; i < 3; ++i) {
+  REQUIRE(report["mutants"].size() == 5);
+  const char* names[] = {"gamma_ignored", "gamma_ignored", "dgamma_average", "dgamma_average",
+                         "no_graph"};
+  const char* checks[] = {"check-forward", "check-forward", "check-gamma", "check-gamma",
+                          "autograd"};
+  const char* broken[] = {"rowwise", "tuned", "rowwise", "tuned", "rms_norm"};
+  for (std::size_t i = 0; i < 5; ++i) {
     const nlohmann::json& mutant = report["mutants"][i];
     CAPTURE(mutant.dump());
+    CHECK(mutant["name"] == names[i]);
     CHECK(mutant["implementation"] == broken[i]);
     CHECK(mutant["killed"] == true);
     CHECK(mutant["killed_by"] == nlohmann::json::array({checks[i]}));
     CHECK(mutant["case"].is_string());
     CHECK(mutant["source"].is_string());
   }
+}
+
+TEST_CASE("the kill matrix takes tuned alone where it is asked to", "[exercise]") {
+  const Folder folder;
+  const Ended ended = exercise(mutants_file, {"--mutants", "tuned/gamma_ignored"}, folder);
+  INFO(ended.out << ended.err);
+  REQUIRE(ended.exit_code == 0);
+  CHECK(ended.out.find("mutant:tuned/none") != std::string::npos);
+  const nlohmann::json report = report_in(folder);
+  REQUIRE(report["mutants"].size() == 1);
+  CHECK(report["mutants"][0]["name"] == "gamma_ignored");
+  CHECK(report["mutants"][0]["implementation"] == "tuned");
 }
 
 TEST_CASE("a mutant that no case shows is a survivor and a failure", "[exercise]") {
@@ -94,6 +111,7 @@ TEST_CASE("a mutant that no case shows is a survivor and a failure", "[exercise]
   CHECK(ended.exit_code == 1);
   CHECK(ended.out.find("mutant denominator_block survived") != std::string::npos);
   CHECK(report_in(folder)["mutants"][0]["killed"] == false);
+  CHECK(report_in(folder)["mutants"][1]["killed"] == false);
 }
 
 TEST_CASE("a mutant is an implementation like any other to a check, and fails it", "[exercise]") {
@@ -107,6 +125,10 @@ TEST_CASE("a mutant is an implementation like any other to a check, and fails it
   };
   CHECK(with("mutant:denominator_block").exit_code == 1);
   CHECK(with("mutant:no_such_fault").exit_code == 3);
+  CHECK(with("mutant:tuned/denominator_block").exit_code == 1);
+  const Ended other = with("mutant:tuned/gamma_by_row");
+  CHECK(other.exit_code == 3);
+  CHECK(other.err.find("tuned/none, tuned/denominator_block") != std::string::npos);
   const Ended autograd = with("mutant:no_graph");
   CHECK(autograd.exit_code == 3);
   CHECK(autograd.err.find("exercise --mutants no_graph") != std::string::npos);

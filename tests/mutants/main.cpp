@@ -5,6 +5,6 @@
 #include "mutants/mutants.hpp"
 
 int main(int argc, char** argv) {
-  rmsnorm::add_subject_family("mutant:", "mutant:NAME", rmsnorm::mutant_table);
+  rmsnorm::add_subject_family("mutant:", "mutant:NAME, mutant:tuned/NAME", rmsnorm::mutant_table);
   return Catch::Session().run(argc, argv);
 }

@@ -1,9 +1,11 @@
 #include <set>
 #include <string>
+#include <utility>
 
 #include "core/config.hpp"
 #include "exercise/demonstration.hpp"
 #include "exercise/kill_matrix.hpp"
+#include "kernels/cuda/policy.hpp"
 #include "support/catch.hpp"
 
 using namespace rmsnorm;
@@ -31,9 +33,9 @@ TEST_CASE("every mutant is found by the check that concerns it, and every check 
   const Config config = mutants_config();
   const std::vector<Case> cases = cases_by_size(config);
   std::set<std::string> needed;
-  for (const kernels::FaultInfo& info : kernels::kFaults) {
-    const MutantResult result = try_mutant(info, cases, config, device, no_tick);
-    CAPTURE(info.name);
+  for (const Mutant& mutant : all_mutants()) {
+    const MutantResult result = try_mutant(mutant, cases, config, device, no_tick);
+    CAPTURE(mutant.name());
     CHECK(result.complaint() == "");
     if (result.kills.size() == 1) needed.insert(result.kills.front().check);
   }
@@ -48,7 +50,8 @@ TEST_CASE("right kernels pass the mutants' grid under five seeds", "[alarms]") {
   const std::vector<Case> cases = cases_by_size(config);
   for (const std::uint64_t seed : {1u, 2u, 3u, 20240601u, 4294967295u}) {
     config.seed = seed;
-    for (const std::string name : {"rowwise", "reference", "mutant:none"}) {
+    for (const std::string name :
+         {"rowwise", "tuned", "reference", "mutant:none", "mutant:tuned/none"}) {
       const ControlResult control = try_control(name, cases, config, device, no_tick);
       INFO("seed " << seed << ", " << described(control));
       CHECK(control.judged >= static_cast<std::int64_t>(cases.size() * 2));
@@ -56,6 +59,35 @@ TEST_CASE("right kernels pass the mutants' grid under five seeds", "[alarms]") {
     }
   }
   CHECK(described(try_operator_control(config, device)) == "rms_norm");
+}
+
+TEST_CASE("the mutants' grid takes every path of tuned on CUDA", "[matrix]") {
+  // Where a case in one dense piece of memory goes, at 16-byte boundaries wherever its rows are.
+  std::set<kernels::cuda::ForwardPath> forward;
+  std::set<std::pair<kernels::cuda::BackwardPath, bool>> backward;
+  for (const Case& problem : cases_by_size(mutants_config())) {
+    if (problem.dtype != Dtype::float32 || problem.layout != Layout::contiguous) continue;
+    kernels::cuda::Problem plain;
+    plain.rows = problem.rows;
+    plain.cols = problem.cols;
+    plain.aligned = problem.cols % 4 == 0;
+    forward.insert(plan_forward(plain, {}).path);
+    backward.insert({plan_backward(plain, {}).path, plain.aligned});
+  }
+  using kernels::cuda::BackwardPath;
+  using kernels::cuda::ForwardPath;
+  // any is for float64, two_pass for longer rows than a cluster takes and for older devices.
+  for (const ForwardPath path :
+       {ForwardPath::lanes, ForwardPath::block, ForwardPath::peel, ForwardPath::cluster}) {
+    CAPTURE(static_cast<int>(path));
+    CHECK(forward.count(path) == 1);
+  }
+  for (const BackwardPath path : {BackwardPath::lanes, BackwardPath::ring, BackwardPath::split}) {
+    for (const bool aligned : {true, false}) {
+      CAPTURE(static_cast<int>(path), aligned);
+      CHECK(backward.count({path, aligned}) == 1);
+    }
+  }
 }
 
 TEST_CASE("a row of 257 ones shows the block's width as denominator and one of 256 hides it",

@@ -1,0 +1,83 @@
+#pragma once
+
+#include "kernels/common/fault.hpp"
+#include "kernels/common/steps.hpp"
+#include "kernels/common/tuned_faults.hpp"
+#include "kernels/cuda/access.cuh"
+
+// What the forward kernels do to the elements that a thread holds.
+
+namespace rmsnorm::kernels::cuda {
+
+template <class T>
+struct ForwardParams {
+  RowAddress<T> x;
+  T* y;
+  float* rstd;
+  std::int64_t rows, cols;
+  float eps, float_cols;
+};
+
+/// Divided and rounded as exactly as float32 can: a reciprocal of cols and the fast rsqrt are off
+/// by two more bits, and the division is one per row.
+template <Fault F, class T>
+__device__ __forceinline__ float inverse_rms(float square_sum, const ForwardParams<T>& p) {
+  if constexpr (kIsInInverseRms<F>) return kernels::inverse_rms<F>(square_sum, p.cols, p.eps);
+  return __frsqrt_rn(square_sum / p.float_cols + p.eps);
+}
+
+/// Keeps rstd of a row, where it is wanted: the end of the row's work for one of its threads.
+template <Fault F, class T>
+__device__ __forceinline__ void keep_rstd(const ForwardParams<T>& p, std::int64_t row, float rstd) {
+  p.rstd[row] = saved_rstd<F>(rstd, RoundTo<T>{});
+  if constexpr (F == Fault::store_past_row) {
+    for (std::int64_t column = p.cols; column < whole_vectors(p.cols + 3, 4); ++column)
+      narrow(0.0f, p.y[row * p.cols + column]);
+  }
+}
+
+template <int W>
+__device__ __forceinline__ float square_sum(const float (&values)[W]) {
+  float sum = 0;
+#pragma unroll
+  for (float value : values) sum = fmaf(value, value, sum);
+  return sum;
+}
+
+template <class T, int W>
+__device__ __forceinline__ void scale_and_store(const float (&x)[W], const float (&gamma)[W],
+                                                float rstd, T* y) {
+  float out[W];
+#pragma unroll
+  for (int e = 0; e < W; ++e) out[e] = x[e] * rstd * gamma[e];
+  Access<T, W>::store(out, y);
+}
+
+// The same with a fault, which may ask where in the tensor the elements are.
+
+/// `sum` with the squares of W elements of a row, from `column` on.
+template <Fault F, class T, int W>
+__device__ __forceinline__ float add_squares(float sum, const float (&values)[W],
+                                             std::int64_t column, const ForwardParams<T>& p) {
+#pragma unroll
+  for (int e = 0; e < W; ++e) {
+    if (column + e >= summed_cols<F>(p.cols)) continue;
+    sum = add_square<F>(sum, square<F>(values[e], 0.0f, RoundTo<T>{}), RoundTo<T>{});
+  }
+  return sum;
+}
+
+/// W elements of row `row` of y, from `column` on, to `y`.
+template <Fault F, class T, int W>
+__device__ __forceinline__ void store_elements(const float (&x)[W], const float (&gamma)[W],
+                                               float rstd, T* y, std::int64_t row,
+                                               std::int64_t column, const ForwardParams<T>& p) {
+#pragma unroll
+  for (int e = 0; e < W; ++e) {
+    const bool spoiled = is_spoiled<F>(row, column + e, p.rows, p.cols);
+    const float value = y_element<F>(x[e], rstd, gamma[e], RoundTo<T>{});
+    if (column + e < stored_cols<F>(p.cols)) narrow(spoiled ? NAN : value, y[e]);
+  }
+}
+
+}  // namespace rmsnorm::kernels::cuda
