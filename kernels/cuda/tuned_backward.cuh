@@ -106,11 +106,7 @@ __global__ void __launch_bounds__(kLanesBlock, 2)
         A::widen(x[u][j], xs);
         A::widen(dy[u][j], dys);
         scale[j].widen(factors);
-        if constexpr (kIsInDot<F>) {
-          dot += dot_elements<F>(xs, dys, factors, (lane + j * lanes) * W, p);
-        } else {
-          dot += dot_elements(xs, dys, factors);
-        }
+        dot += dot_elements<F>(xs, dys, factors, (lane + j * lanes) * W, p);
       }
       const float projection =
           projection_factor<F>(rstd[u], lanes_sum(dot, lanes) * rstd[u] * p.inverse_cols);
@@ -121,11 +117,7 @@ __global__ void __launch_bounds__(kLanesBlock, 2)
         A::widen(x[u][j], xs);
         A::widen(dy[u][j], dys);
         scale[j].widen(factors);
-        if constexpr (kIsInGradients<F>) {
-          backward_elements<F>(xs, dys, factors, rstd[u], projection, dx, sums[j], row, p);
-        } else {
-          backward_elements(xs, dys, factors, rstd[u], projection, dx, sums[j]);
-        }
+        backward_elements<F>(xs, dys, factors, rstd[u], projection, dx, sums[j], row, p);
         if (p.dx != nullptr && row < p.rows && column < p.cols)
           A::store(dx, p.dx + row_offset<F>(row, p.cols) + column);
       }
@@ -203,11 +195,7 @@ __device__ void split_dx_row(const BackwardParams<T>& p, const G* gamma, std::in
     AccessT::widen(x_packed, xs);
     AccessT::widen(dy_packed, dys);
     scale.widen(factors);
-    if constexpr (kIsInDot<F>) {
-      dot += dot_elements<F>(xs, dys, factors, column, p);
-    } else {
-      dot += dot_elements(xs, dys, factors);
-    }
+    dot += dot_elements<F>(xs, dys, factors, column, p);
   };
   const auto gamma_at = [&](std::int64_t column) {
     LaneGamma<T, G, W> scale;
@@ -230,11 +218,7 @@ __device__ void split_dx_row(const BackwardParams<T>& p, const G* gamma, std::in
     AccessT::widen(x_packed, xs);
     AccessT::widen(dy_packed, dys);
     scale.widen(factors);
-    if constexpr (kIsInGradients<F>) {
-      backward_elements<F>(xs, dys, factors, rstd, projection, out, unused, row, p);
-    } else {
-      backward_elements(xs, dys, factors, rstd, projection, out, unused);
-    }
+    backward_elements<F>(xs, dys, factors, rstd, projection, out, unused, row, p);
     AccessT::store(out, dx + column);
   };
 #pragma unroll

@@ -26,53 +26,39 @@ __device__ __forceinline__ accumulation_t<T> saved_rstd_of(const BackwardParams<
   return p.rstd[rstd_row<F>(row)];
 }
 
-/// dx of W elements from x, dy, gamma, and their addends of dgamma.
+/// dx of W elements of row `row` from x, dy, gamma, and their addends of dgamma.
 /// rstd * (u - x_hat * mean(u * x_hat)) is rstd*u - x*rstd^3*mean(u*x); `projection` is rstd *
 /// mean(u * x_hat).
-template <class A, int W>
-__device__ __forceinline__ void backward_elements(const A (&x)[W], const A (&dy)[W],
-                                                  const A (&gamma)[W], A rstd, A projection,
-                                                  A (&dx)[W], A (&dgamma)[W]) {
-#pragma unroll
-  for (int e = 0; e < W; ++e) {
-    const A x_hat = x[e] * rstd;
-    dx[e] = rstd * (dy[e] * gamma[e]) - x_hat * projection;
-    dgamma[e] += dy[e] * x_hat;
-  }
-}
-
-template <class A, int W>
-__device__ __forceinline__ A dot_elements(const A (&x)[W], const A (&dy)[W], const A (&gamma)[W]) {
-  A dot = A(0);
-#pragma unroll
-  for (int e = 0; e < W; ++e) dot += dy[e] * gamma[e] * x[e];
-  return dot;
-}
-
-// The same with a fault, which may ask where in the tensor the elements are: in row `row`, from
-// `column` on.
-
 template <Fault F, class T, class A, int W>
 __device__ __forceinline__ void backward_elements(const A (&x)[W], const A (&dy)[W],
                                                   const A (&gamma)[W], A rstd, A projection,
                                                   A (&dx)[W], A (&dgamma)[W], std::int64_t row,
                                                   const BackwardParams<T>& p) {
-  A addend[W] = {};
-  backward_elements(x, dy, gamma, rstd, projection, dx, addend);
 #pragma unroll
   for (int e = 0; e < W; ++e) {
+    const A x_hat = x[e] * rstd;
+    dx[e] = rstd * (dy[e] * gamma[e]) - x_hat * projection;
     if constexpr (kIsInDxElement<F>) dx[e] = dx_element<F>(dy[e], x[e], gamma[e], rstd, projection);
-    dgamma[e] = add_row<F>(dgamma[e], dy[e], x[e], rstd, row, p.rows, RoundTo<T>{});
+    if constexpr (kIsInDgammaSum<F>) {
+      dgamma[e] = add_row<F>(dgamma[e], dy[e], x[e], rstd, row, p.rows, RoundTo<T>{});
+    } else {
+      dgamma[e] += dy[e] * x_hat;
+    }
   }
 }
 
+/// sum(dy * gamma * x) over W elements of a row, from `column` on.
 template <Fault F, class T, class A, int W>
 __device__ __forceinline__ A dot_elements(const A (&x)[W], const A (&dy)[W], const A (&gamma)[W],
                                           std::int64_t column, const BackwardParams<T>& p) {
   A dot = A(0);
 #pragma unroll
   for (int e = 0; e < W; ++e) {
-    if (column + e < summed_cols_ux<F>(p.cols)) dot += ux_element<F>(dy[e], gamma[e], x[e]);
+    if constexpr (kIsInDot<F>) {
+      if (column + e < summed_cols_ux<F>(p.cols)) dot += ux_element<F>(dy[e], gamma[e], x[e]);
+    } else {
+      dot += dy[e] * gamma[e] * x[e];
+    }
   }
   return dot;
 }

@@ -65,11 +65,7 @@ __global__ void __launch_bounds__(256)
     for (int j = 0; j < V; ++j) {
       float values[W];
       A::widen(packed[r][j], values);
-      if constexpr (kIsInSquares<F>) {
-        sum = add_squares<F>(sum, values, (lane + j * lanes) * W, p);
-      } else {
-        sum += square_sum(values);
-      }
+      sum = add_squares<F>(sum, values, (lane + j * lanes) * W, p);
     }
     const float rstd = inverse_rms<F>(lanes_sum(sum, lanes), p);
     if (row >= p.rows) continue;
@@ -79,12 +75,8 @@ __global__ void __launch_bounds__(256)
       if (column >= p.cols) continue;
       float values[W];
       A::widen(packed[r][j], values);
-      if constexpr (kIsInOutput<F>) {
-        store_elements<F>(values, scale[j], rstd, p.y + row_offset<F>(row, p.cols) + column, row,
-                          column, p);
-      } else {
-        scale_and_store<T, W>(values, scale[j], rstd, p.y + row_offset<F>(row, p.cols) + column);
-      }
+      store_elements<F>(values, scale[j], rstd, p.y + row_offset<F>(row, p.cols) + column, row,
+                        column, p);
     }
     if (lane == 0 && p.rstd != nullptr) keep_rstd<F>(p, row, rstd);
   }
@@ -118,11 +110,7 @@ __global__ void __launch_bounds__(512)
   for (int j = 0; j < V; ++j) {
     float values[W];
     widen_pack<T>(packed[j], values);
-    if constexpr (kIsInSquares<F>) {
-      sum = add_squares<F>(sum, values, static_cast<int>(threadIdx.x + j * blockDim.x) * W, p);
-    } else {
-      sum += square_sum(values);
-    }
+    sum = add_squares<F>(sum, values, static_cast<int>(threadIdx.x + j * blockDim.x) * W, p);
   }
   const float rstd = inverse_rms<F>(block_sum_once(sum), p);
   if (threadIdx.x == 0 && p.rstd != nullptr) keep_rstd<F>(p, row, rstd);
@@ -136,12 +124,7 @@ __global__ void __launch_bounds__(512)
     float values[W], factors[W];
     widen_pack<T>(packed[j], values);
     scale[j].widen(factors);
-    if constexpr (kIsInOutput<F>) {
-      store_elements<F>(values, factors, rstd, reinterpret_cast<T*>(y + vector), row, vector * W,
-                        p);
-    } else {
-      scale_and_store<T, W>(values, factors, rstd, reinterpret_cast<T*>(y + vector));
-    }
+    store_elements<F>(values, factors, rstd, reinterpret_cast<T*>(y + vector), row, vector * W, p);
   }
 }
 
@@ -190,11 +173,7 @@ __global__ void __launch_bounds__(512, 3)
   for (int vector = static_cast<int>(threadIdx.x); vector < mine; vector += kThreads) {
     float values[W];
     widen_pack<T>(x[vector], values);
-    if constexpr (kIsInSquares<F>) {
-      sum = add_squares<F>(sum, values, (begin + vector) * W, p);
-    } else {
-      sum += square_sum(values);
-    }
+    sum = add_squares<F>(sum, values, (begin + vector) * W, p);
   }
   sum = lanes_sum(sum);
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -216,12 +195,8 @@ __global__ void __launch_bounds__(512, 3)
     float values[W], factors[W];
     widen_pack<T>(x[vector], values);
     scale.widen(factors);
-    if constexpr (kIsInOutput<F>) {
-      store_elements<F>(values, factors, rstd, reinterpret_cast<T*>(y + vector), row,
-                        (begin + vector) * W, p);
-    } else {
-      scale_and_store<T, W>(values, factors, rstd, reinterpret_cast<T*>(y + vector));
-    }
+    store_elements<F>(values, factors, rstd, reinterpret_cast<T*>(y + vector), row,
+                      (begin + vector) * W, p);
   }
 #endif
 }
@@ -251,11 +226,7 @@ __global__ void __launch_bounds__(512)
     for (int j = 0; j < kUnroll; ++j) {
       float values[W];
       widen_pack<T>(packed[j], values);
-      if constexpr (kIsInSquares<F>) {
-        sum = add_squares<F>(sum, values, (begin + threadIdx.x + j * blockDim.x) * W, p);
-      } else {
-        sum += square_sum(values);
-      }
+      sum = add_squares<F>(sum, values, (begin + threadIdx.x + j * blockDim.x) * W, p);
     }
   }
   const float rstd = inverse_rms<F>(block_sum_once(sum), p);
@@ -277,12 +248,8 @@ __global__ void __launch_bounds__(512)
       float values[W], factors[W];
       widen_pack<T>(packed[j], values);
       scale.widen(factors);
-      if constexpr (kIsInOutput<F>) {
-        store_elements<F>(values, factors, rstd, reinterpret_cast<T*>(y + vector), row, vector * W,
-                          p);
-      } else {
-        scale_and_store<T, W>(values, factors, rstd, reinterpret_cast<T*>(y + vector));
-      }
+      store_elements<F>(values, factors, rstd, reinterpret_cast<T*>(y + vector), row, vector * W,
+                        p);
     }
   }
 }
@@ -358,26 +325,16 @@ __global__ void __launch_bounds__(512)
   }
   float edge_factor = 1.0f;
   if (t < edges && gamma != nullptr) edge_factor = static_cast<float>(widen(gamma[edge]));
-  float sum = edge_value * edge_value;
-  if constexpr (kIsInSquares<F>) sum = add_squares<F>(0.0f, {edge_value}, edge, p);
+  float sum = add_squares<F>(0.0f, {edge_value}, edge, p);
 #pragma unroll
   for (int j = 0; j < V; ++j) {
     float values[W];
     widen_pack<T>(packed[j], values);
-    if constexpr (kIsInSquares<F>) {
-      sum =
-          add_squares<F>(sum, values, head + static_cast<int>(threadIdx.x + j * blockDim.x) * W, p);
-    } else {
-      sum += square_sum(values);
-    }
+    sum = add_squares<F>(sum, values, head + static_cast<int>(threadIdx.x + j * blockDim.x) * W, p);
   }
   const float rstd = inverse_rms<F>(block_sum_once(sum), p);
   if (threadIdx.x == 0 && p.rstd != nullptr) keep_rstd<F>(p, row, rstd);
-  if constexpr (kIsInOutput<F>) {
-    if (t < edges) store_elements<F>({edge_value}, {edge_factor}, rstd, y + edge, row, edge, p);
-  } else {
-    if (t < edges) narrow(edge_value * rstd * edge_factor, y[edge]);
-  }
+  if (t < edges) store_elements<F>({edge_value}, {edge_factor}, rstd, y + edge, row, edge, p);
 #pragma unroll
   for (int j = 0; j < V; ++j) pin(packed[j]);
 #pragma unroll
@@ -395,13 +352,13 @@ __global__ void __launch_bounds__(512)
         factors[e] = gamma == nullptr ? 1.0f : static_cast<float>(widen(gamma[column + e]));
       }
     }
-    if constexpr (kIsInOutput<F>) {
+    if (same_phase) {
       store_elements<F>(values, factors, rstd, y + column, row, column, p);
-    } else if (same_phase) {
-      scale_and_store<T, W>(values, factors, rstd, y + column);
     } else {
 #pragma unroll
-      for (int e = 0; e < W; ++e) narrow(values[e] * rstd * factors[e], y[column + e]);
+      for (int e = 0; e < W; ++e) {
+        store_elements<F>({values[e]}, {factors[e]}, rstd, y + column + e, row, column + e, p);
+      }
     }
   }
 }

@@ -36,35 +36,22 @@ __device__ __forceinline__ void keep_rstd(const ForwardParams<T>& p, std::int64_
   }
 }
 
-template <int W>
-__device__ __forceinline__ float square_sum(const float (&values)[W]) {
-  float sum = 0;
-#pragma unroll
-  for (float value : values) sum = fmaf(value, value, sum);
-  return sum;
-}
-
-template <class T, int W>
-__device__ __forceinline__ void scale_and_store(const float (&x)[W], const float (&gamma)[W],
-                                                float rstd, T* y) {
-  float out[W];
-#pragma unroll
-  for (int e = 0; e < W; ++e) out[e] = x[e] * rstd * gamma[e];
-  Access<T, W>::store(out, y);
-}
-
-// The same with a fault, which may ask where in the tensor the elements are.
-
 /// `sum` with the squares of W elements of a row, from `column` on.
 template <Fault F, class T, int W>
 __device__ __forceinline__ float add_squares(float sum, const float (&values)[W],
                                              std::int64_t column, const ForwardParams<T>& p) {
+  if constexpr (kIsInSquares<F>) {
 #pragma unroll
-  for (int e = 0; e < W; ++e) {
-    if (column + e >= summed_cols<F>(p.cols)) continue;
-    sum = add_square<F>(sum, square<F>(values[e], 0.0f, RoundTo<T>{}), RoundTo<T>{});
+    for (int e = 0; e < W; ++e) {
+      if (column + e >= summed_cols<F>(p.cols)) continue;
+      sum = add_square<F>(sum, square<F>(values[e], 0.0f, RoundTo<T>{}), RoundTo<T>{});
+    }
+    return sum;
   }
-  return sum;
+  float squares = 0;
+#pragma unroll
+  for (float value : values) squares = fmaf(value, value, squares);
+  return sum + squares;
 }
 
 /// W elements of row `row` of y, from `column` on, to `y`.
@@ -72,11 +59,23 @@ template <Fault F, class T, int W>
 __device__ __forceinline__ void store_elements(const float (&x)[W], const float (&gamma)[W],
                                                float rstd, T* y, std::int64_t row,
                                                std::int64_t column, const ForwardParams<T>& p) {
+  float out[W];
 #pragma unroll
   for (int e = 0; e < W; ++e) {
-    const bool spoiled = is_spoiled<F>(row, column + e, p.rows, p.cols);
-    const float value = y_element<F>(x[e], rstd, gamma[e], RoundTo<T>{});
-    if (column + e < stored_cols<F>(p.cols)) narrow(spoiled ? NAN : value, y[e]);
+    if constexpr (kIsInYElement<F>) {
+      out[e] = y_element<F>(x[e], rstd, gamma[e], RoundTo<T>{});
+    } else {
+      out[e] = x[e] * rstd * gamma[e];
+    }
+    if (is_spoiled<F>(row, column + e, p.rows, p.cols)) out[e] = NAN;
+  }
+  if constexpr (F == Fault::tail_not_stored) {
+#pragma unroll
+    for (int e = 0; e < W; ++e) {
+      if (column + e < stored_cols<F>(p.cols)) narrow(out[e], y[e]);
+    }
+  } else {
+    Access<T, W>::store(out, y);
   }
 }
 

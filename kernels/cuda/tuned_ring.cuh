@@ -204,11 +204,7 @@ struct RingSlice {
       widen_pack<T>(x[j], xs);
       widen_pack<T>(dy[j], dys);
       scale[j].widen(factors);
-      if constexpr (kIsInDot<F>) {
-        sum += dot_elements<F>(xs, dys, factors, (first_vector + vector(j)) * W, p);
-      } else {
-        sum += dot_elements(xs, dys, factors);
-      }
+      sum += dot_elements<F>(xs, dys, factors, (first_vector + vector(j)) * W, p);
     }
     return sum;
   }
@@ -223,11 +219,7 @@ struct RingSlice {
     widen_pack<T>(x[j], xs);
     widen_pack<T>(dy[j], dys);
     scale[j].widen(factors);
-    if constexpr (kIsInGradients<F>) {
-      backward_elements<F>(xs, dys, factors, rstd, projection, out, sums[j], row, p);
-    } else {
-      backward_elements(xs, dys, factors, rstd, projection, out, sums[j]);
-    }
+    backward_elements<F>(xs, dys, factors, rstd, projection, out, sums[j], row, p);
     const uint4 packed = narrow_pack<T>(out);
     if (dx != nullptr) *(reinterpret_cast<uint4*>(dx) + vector(j)) = packed;
   }
@@ -764,11 +756,7 @@ __global__ void __launch_bounds__(512, 1)
         const float xv[1] = {x.get(i)}, dyv[1] = {dy.get(i)};
         const float factor[1] = {scale.get(i)};
         float out[1];
-        if constexpr (kIsInGradients<F>) {
-          backward_elements<F>(xv, dyv, factor, rstd, projection, out, sums[i], row, p);
-        } else {
-          backward_elements(xv, dyv, factor, rstd, projection, out, sums[i]);
-        }
+        backward_elements<F>(xv, dyv, factor, rstd, projection, out, sums[i], row, p);
         if (p.dx != nullptr) narrow(out[0], p.dx[row_offset<F>(row, p.cols) + column]);
       }
       if (++stage == ring.stages) {
