@@ -7,7 +7,8 @@
 #include "kernels/cuda/tuned.hpp"
 #include "kernels/cuda/tuned_backward.cuh"
 #include "kernels/cuda/tuned_forward.cuh"
-#include "kernels/cuda/tuned_ring.cuh"
+#include "kernels/cuda/tuned_ring_elements.cuh"
+#include "kernels/cuda/tuned_ring_vectors.cuh"
 
 // From a plan to a launch: one template per path, instantiated for a pair of dtypes by the
 // tuned_*.cu files.
