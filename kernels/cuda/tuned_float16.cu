@@ -1,4 +1,5 @@
-#include "kernels/cuda/tuned_launch.cuh"
+#include "kernels/cuda/tuned_backward_launch.cuh"
+#include "kernels/cuda/tuned_forward_launch.cuh"
 
 namespace rmsnorm::kernels::cuda {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/cuda/tuned_launch.cuh"
+#include "kernels/cuda/tuned_backward_launch.cuh"
 #include "kernels/mutants/tuned_passes.hpp"
 
 // The backward of tuned's mutants on CUDA, in two files that compile side by side.

@@ -1,4 +1,4 @@
-#include "kernels/cuda/tuned_launch.cuh"
+#include "kernels/cuda/tuned_forward_launch.cuh"
 #include "kernels/mutants/tuned_passes.hpp"
 
 namespace rmsnorm::kernels::cuda {

@@ -1,0 +1,73 @@
+#pragma once
+
+#include "kernels/cuda/rowwise.cuh"
+#include "kernels/cuda/tuned_forward.cuh"
+#include "kernels/cuda/tuned_launch.cuh"
+
+namespace rmsnorm::kernels::cuda {
+
+template <class T, class G, Fault F>
+cudaError_t launch_forward(const rmsnorm_forward_args& args, const ForwardPlan& plan,
+                           const TunedContext& context) {
+  const std::size_t limit = context.device.shared_bytes;
+  constexpr Fault K = kernel_fault(F);
+  const G* gamma = static_cast<const G*>(args.gamma);
+  if constexpr (std::is_same_v<T, double>) {
+    return launch_rowwise_forward<T, G, F>(args);
+  } else {
+    const ForwardParams<T> p{RowAddress<T>(args.x, args.rows),
+                             static_cast<T*>(args.y),
+                             static_cast<float*>(args.rstd),
+                             args.rows,
+                             args.cols,
+                             added_eps<F>(static_cast<float>(args.eps), SpacingAtOne<T>::value),
+                             static_cast<float>(denominator<F>(args.rows, args.cols))};
+    switch (plan.path) {
+      case ForwardPath::lanes: {
+        const int rows_at_once = has_all_kernels(K) ? plan.rows : 1;
+        const std::int64_t rows_per_block = plan.threads / plan.lanes * rows_at_once;
+        const Launch launch =
+            launch_of(context, (args.rows + rows_per_block - 1) / rows_per_block, plan.threads);
+        const auto run = [&](auto width, auto vectors) {
+          return with_share<K, 2, 1>(rows_at_once, [&](auto rows) {
+            return launch_kernel<forward_lanes_kernel<T, G, width(), vectors(), rows(), K>>(
+                launch, limit, p, gamma, plan.lanes);
+          });
+        };
+        if (context.aligned) {
+          return with_share<K, 1, 2, 4>(plan.vectors, [&](auto v) {
+            return run(std::integral_constant<int, kPack<T>>{}, v);
+          });
+        }
+        return with_share<K, 1, 2, 4, 8>(
+            plan.vectors, [&](auto v) { return run(std::integral_constant<int, 1>{}, v); });
+      }
+      case ForwardPath::block:
+        return with_share<K, 2, 3, 4, 8>(plan.vectors, [&](auto v) {
+          return launch_kernel<forward_block_kernel<T, G, v(), K>>(
+              launch_of(context, args.rows, plan.threads), limit, p, gamma);
+        });
+      case ForwardPath::peel:
+        return with_share<K, 2, 3, 4, 8>(plan.vectors, [&](auto v) {
+          return launch_kernel<forward_peel_kernel<T, G, v(), K>>(
+              launch_of(context, args.rows, plan.threads), limit, p, gamma);
+        });
+      case ForwardPath::cluster: {
+        Launch launch = launch_of(context, args.rows * plan.cluster, plan.threads);
+        launch.cluster = plan.cluster;
+        launch.shared_bytes =
+            static_cast<std::size_t>((args.cols / kPack<T> + plan.cluster - 1) / plan.cluster * 16);
+        return launch_kernel<forward_cluster_kernel<T, G, K>>(launch, limit, p, gamma,
+                                                              plan.cluster);
+      }
+      case ForwardPath::two_pass:
+        return launch_kernel<forward_two_pass_kernel<T, G, K>>(
+            launch_of(context, args.rows, plan.threads), limit, p, gamma);
+      case ForwardPath::any:
+        break;
+    }
+    return launch_rowwise_forward<T, G, F>(args);
+  }
+}
+
+}  // namespace rmsnorm::kernels::cuda

@@ -1,0 +1,122 @@
+#pragma once
+
+#include "kernels/cuda/tuned_launch.cuh"
+#include "kernels/cuda/tuned_ring_elements.cuh"
+#include "kernels/cuda/tuned_ring_vectors.cuh"
+
+namespace rmsnorm::kernels::cuda {
+
+/// The count of this translation unit's ring_pace_count on a device. Static as that is: of an
+/// inline function the linker keeps one copy, which would give every unit the count of one of them.
+static cudaError_t pace_count_address(int device, unsigned*& address) {
+  static std::array<std::atomic<unsigned*>, kMaxDevices> addresses{};
+  address = addresses[device].load(std::memory_order_acquire);
+  if (address != nullptr) return cudaSuccess;
+  void* found = nullptr;
+  const cudaError_t status = cudaGetSymbolAddress(&found, ring_pace_count);
+  address = static_cast<unsigned*>(found);
+  if (status == cudaSuccess) addresses[device].store(address, std::memory_order_release);
+  return status;
+}
+
+template <class T>
+ElementWindows<T> windows_of(const rmsnorm_backward_args& args) {
+  const auto range = [&](const rmsnorm_rows& rows) {
+    const auto* data = static_cast<const T*>(rows.data);
+    const std::int64_t inner = rows.inner_rows < args.rows ? rows.inner_rows : args.rows;
+    const std::int64_t last =
+        (args.rows - 1) / inner * rows.outer_stride + (inner - 1) * rows.inner_stride;
+    return std::pair(data, data + last + args.cols);
+  };
+  const auto [x_begin, x_end] = range(args.x);
+  const auto [dy_begin, dy_end] = range(args.dy);
+  return {x_begin, x_end, dy_begin, dy_end};
+}
+
+/// The ring as its kernels take it: a mutant has that for the longest of the rows that start
+/// anywhere alone.
+template <Fault K>
+BackwardPlan ring_with_kernels(BackwardPlan plan, bool aligned) {
+  if (!has_all_kernels(K) && !aligned) {
+    plan.groups = 1;
+    plan.group_threads = 480;
+    plan.vectors = 32;
+  }
+  return plan;
+}
+
+template <class T, class G, Fault F>
+cudaError_t launch_ring(const rmsnorm_backward_args& args, const BackwardPlan& planned,
+                        const Problem& problem, const TunedContext& context,
+                        const BackwardParams<T>& p) {
+  constexpr Fault K = kernel_fault(F);
+  const BackwardPlan plan = ring_with_kernels<K>(planned, context.aligned);
+  const std::size_t limit = context.device.shared_bytes;
+  const G* gamma = static_cast<const G*>(args.gamma);
+  Launch launch = launch_of(context, plan.blocks, plan.groups * plan.group_threads + 32);
+  launch.shared_bytes = ring_shared_bytes(problem, plan);
+  launch.cluster = plan.cluster;
+  RingParams ring{plan.groups, plan.group_threads, plan.stages, plan.cluster, 0, 0,
+                  false,       plan.pace};
+  if (!context.aligned) {
+    ring.part_bytes = ring_part_bytes(problem, plan);
+    const ElementWindows<T> windows = windows_of<T>(args);
+    const auto run = [&](auto elements, auto threads) {
+      return launch_kernel<backward_ring_elements_kernel<T, G, elements(), threads(), K>>(
+          launch, limit, p, gamma, ring, windows);
+    };
+    using std::integral_constant;
+    if constexpr (has_all_kernels(K)) {
+      switch (plan.vectors * 1000 + plan.group_threads) {
+        case 8128:
+          return run(integral_constant<int, 8>{}, integral_constant<int, 128>{});
+        case 10224:
+          return run(integral_constant<int, 10>{}, integral_constant<int, 224>{});
+        case 20224:
+          return run(integral_constant<int, 20>{}, integral_constant<int, 224>{});
+        case 20480:
+          return run(integral_constant<int, 20>{}, integral_constant<int, 480>{});
+        default:
+          break;
+      }
+    }
+    return run(integral_constant<int, 32>{}, integral_constant<int, 480>{});
+  }
+  ring.part_bytes = ring_part_bytes(problem, plan);
+  ring.slice = ring.part_bytes / 16;
+  if (plan.cluster > 1) {
+    if constexpr (has_all_kernels(K)) {
+      if (plan.vectors == 2) {
+        return launch_kernel<backward_ring_cluster_kernel<T, G, 2, 2, K>>(launch, limit, p, gamma,
+                                                                          ring);
+      }
+    }
+    return launch_kernel<backward_ring_cluster_kernel<T, G, 4, 1, K>>(launch, limit, p, gamma,
+                                                                      ring);
+  }
+  const bool exact = launch.threads <= 512 &&
+                     args.cols == std::int64_t{plan.group_threads} * plan.vectors * kPack<T>;
+  const auto dense = [&](const rmsnorm_rows& rows) {
+    return rows.inner_stride == args.cols &&
+           (rows.inner_rows >= args.rows || rows.outer_stride == rows.inner_rows * args.cols);
+  };
+  ring.together = plan.groups >= 3 && dense(args.x) && dense(args.dy);
+  if (plan.vectors == 4) {
+    return launch_kernel<backward_ring_kernel<T, G, 4, true, false, false, K>>(launch, limit, p,
+                                                                               gamma, ring);
+  }
+  if constexpr (has_all_kernels(K)) {
+    if (plan.group_threads == 32) {
+      return launch_kernel<backward_ring_kernel<T, G, 2, false, false, true, K>>(launch, limit, p,
+                                                                                 gamma, ring);
+    }
+    if (exact) {
+      return launch_kernel<backward_ring_kernel<T, G, 2, false, true, false, K>>(launch, limit, p,
+                                                                                 gamma, ring);
+    }
+  }
+  return launch_kernel<backward_ring_kernel<T, G, 2, false, false, false, K>>(launch, limit, p,
+                                                                              gamma, ring);
+}
+
+}  // namespace rmsnorm::kernels::cuda
