@@ -136,11 +136,6 @@ class RmsNormBackward final : public torch::autograd::Node {
 template <kernels::Fault F>
 at::Tensor differentiable_forward(const at::Tensor& x, const at::Tensor& gamma,
                                   const CallSettings& call) {
-  if (torch::autograd::isFwGradDefined(x) || torch::autograd::isFwGradDefined(gamma)) {
-    throw ContractError(
-        "rms_norm: x and gamma must not carry a tangent, since there is no forward-mode "
-        "derivative; got one; use the backward, or torch::rms_norm");
-  }
   ForwardResult result;
   {
     const at::AutoDispatchBelowADInplaceOrView no_graph;
@@ -161,6 +156,11 @@ at::Tensor rms_norm_with_fault(const rmsnorm_implementation& table, const at::Te
   const TensorInfo gamma_info = describe(gamma);
   require_forward(contract, "rms_norm", describe(x), gamma.defined() ? &gamma_info : nullptr,
                   {normalized_shape.data(), normalized_shape.size()}, eps);
+  if (torch::autograd::isFwGradDefined(x) || torch::autograd::isFwGradDefined(gamma)) {
+    throw ContractError(
+        "rms_norm: x and gamma must not carry a tangent, since there is no forward-mode "
+        "derivative; got one; use the backward, or torch::rms_norm");
+  }
   const CallSettings call{&table, static_cast<std::int64_t>(normalized_shape.size()), eps,
                           contract};
   const bool differentiable = F != kernels::Fault::no_graph && at::GradMode::is_enabled() &&

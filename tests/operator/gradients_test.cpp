@@ -1,6 +1,7 @@
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/forward_grad.h>
 
 #include "operator/autograd.hpp"
 #include "operator/kernels.hpp"
@@ -175,6 +176,39 @@ struct Blocking : torch::autograd::Function<Blocking> {
     return {at::Tensor()};
   }
 };
+
+TEST_CASE("dgamma of very many rows is summed in float32 from end to end", "[gradients]") {
+  const std::int64_t rows = 131072, cols = 128;
+  const at::Tensor x = random({rows, cols}, at::kBFloat16);
+  const at::Tensor dy = random({rows, cols}, at::kBFloat16, 2);
+  const at::Tensor wide = x.to(at::kDouble);
+  const at::Tensor rstd = (wide.square().mean(1, true) + 1e-6).rsqrt();
+  const at::Tensor want = (dy.to(at::kDouble) * wide * rstd).sum(0);
+  // The first bound is what one rounding to bfloat16 leaves, the second what float32 sums do.
+  for (const auto& [type, bound] : {std::pair(at::kBFloat16, 3e-3), std::pair(at::kFloat, 1e-5)}) {
+    const at::Tensor gamma = random({cols}, type, 3).requires_grad_();
+    const at::Tensor dgamma =
+        torch::autograd::grad({functional::rms_norm(x, gamma)}, {gamma}, {dy})[0];
+    const at::Tensor error = dgamma.to(at::kDouble) - want;
+    CAPTURE(text(type));
+    CHECK((error.norm() / want.norm()).item<double>() <= bound);
+  }
+}
+
+TEST_CASE("A tangent is refused, not dropped", "[gradients]") {
+  const std::uint64_t level = torch::autograd::ForwardADLevel::get_next_idx();
+  for (const bool differentiable : {false, true}) {
+    CAPTURE(differentiable);
+    const at::Tensor x = random({3, 5}, at::kFloat), gamma = random({5}, at::kFloat, 2);
+    x.requires_grad_(differentiable);
+    const auto dual = [&](const at::Tensor& tensor) {
+      return at::_make_dual(tensor, at::ones_like(tensor), static_cast<std::int64_t>(level));
+    };
+    CHECK_THROWS_WITH(functional::rms_norm(dual(x), gamma), contains_text("carry a tangent"));
+    CHECK_THROWS_WITH(functional::rms_norm(x, dual(gamma)), contains_text("carry a tangent"));
+  }
+  torch::autograd::ForwardADLevel::release_idx(level);
+}
 
 TEST_CASE("Where no gradient comes in, none goes out and nothing is computed", "[gradients]") {
   const at::Tensor x = random({3, 8}, at::kFloat).requires_grad_();
