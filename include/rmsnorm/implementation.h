@@ -89,7 +89,8 @@ typedef struct rmsnorm_backward_args {
 /* One implementation on one kind of device. Guarantees that every built-in one gives and the checks
  * test: every element of every wanted output is written and nothing else is; inputs are left as
  * they were; the bits of a row of y do not depend on the other rows; the bits of dx and dgamma do
- * not change from run to run. Calls only enqueue on `stream` (CUDA) and may come from any thread. */
+ * not change from run to run. Calls only enqueue on `stream` (CUDA) and may come from any thread.
+ */
 typedef struct rmsnorm_implementation {
   uint32_t abi_version; /* RMSNORM_ABI_VERSION */
   int32_t device_type;

@@ -9,7 +9,6 @@
 // The single decisions of the kernels that a Fault changes, shared by the CPU and CUDA kernels so
 // that a mutant is the same mistake on both. `Round` is a callable of the device that rounds a
 // number to x's (or gamma's) dtype. With Fault::none each of them is the one plain expression.
-
 //
 // rowwise goes through all of them. tuned has an order of operations of its own: where it differs,
 // tuned keeps its own expression and comes here for the faults of the step alone

@@ -112,10 +112,6 @@ constexpr bool kIsInYElement =
     is_one_of<Fault::normalized_twice, Fault::rounded_twice, Fault::gamma_ignored,
               Fault::gamma_twice, Fault::nan_hidden>(F);
 
-template <Fault F>
-constexpr bool kIsInOutput = kIsInYElement<F> ||
-                             is_one_of<Fault::nan_element, Fault::tail_not_stored>(F);
-
 /// The step of the backward that changes.
 template <Fault F>
 constexpr bool kIsInDot = is_one_of<Fault::mean_ux_last_vector, Fault::gamma_missing_in_mean>(F);

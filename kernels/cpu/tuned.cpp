@@ -17,7 +17,7 @@ constexpr std::int64_t kFewRows = 2 * kMinRowsPerStrip;
 constexpr std::int64_t kLongRowCols = 8192;         // with few rows
 constexpr std::int64_t kVeryLongRowCols = 1 << 18;  // with any number of rows
 constexpr std::int64_t kGroupElements = 1 << 18;
-// Of the caches that a core has to itself; what it shares is slower to fill than memory is to stream to.
+// Of the caches near a few cores, whatever the last level is.
 constexpr std::int64_t kCachedBytes = std::int64_t(16) << 20;
 constexpr std::int64_t kElementsWorthThreads = 1 << 15;
 

@@ -282,7 +282,7 @@ double Comparison::gain_bound(const RowSums& sums) const {
       std::min(u, deviations * u / std::sqrt(3.0) * std::sqrt(sums.want4) / sums.want2);
   const double unavoidable =
       std::max(-sums.rounding_want_low, sums.rounding_want_high) / sums.want2;
-  return std::max(averaged, unavoidable) + accumulation_ * sums.magnitude_want / sums.want2 +
+  return std::max(averaged + accumulation_ * sums.magnitude_want / sums.want2, unavoidable) +
          smallest_subnormal(bounds_.dtype) / 2 * sums.abs_want / sums.want2;
 }
 

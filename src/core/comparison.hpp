@@ -81,11 +81,11 @@ int dropped_significand_bits(Dtype dtype);
 ///    same: an element may end on the other side of a tie, never be rounded a second time;
 ///  - the gain |sum((got-want)*want)| / sum(want^2), per row and over everything, stays within what
 ///  rounding leaves of
-///    it: 8 standard deviations u/sqrt(3)*sqrt(sum want^4)/sum want^2 (never more than u), or the
-///    largest gain of anything within a*magnitude of want, rounded to the dtype, where that is
-///    larger (equal elements have equal rounding errors, which do not average out, and next to a
-///    tie all of them may fall on its other side), plus the same a and s terms. Rounding averages
-///    out in the gain; a wrong scale, such as N-1 for N, does not.
+///    it: 8 standard deviations u/sqrt(3)*sqrt(sum want^4)/sum want^2 (never more than u) plus the
+///    same a term, or the largest gain of anything within a*magnitude of want, rounded to the
+///    dtype, where that is larger (equal elements have equal rounding errors, which do not average
+///    out, and next to a tie all of them may fall on its other side), plus the same s term.
+///    Rounding averages out in the gain; a wrong scale, such as N-1 for N, does not.
 /// Rows in which want is not finite, or larger than the dtype, are held to the elementwise rule
 /// alone; where rounding want to the dtype overflows, the infinity of its sign is right.
 /// Nothing compared, or a want that is zero (or overflows) everywhere, is `mistrusted`.

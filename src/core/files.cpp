@@ -44,13 +44,11 @@ class TemporaryFile {
       name_ = fmt::format(".rmsnorm-{}-{}.tmp", ::getpid(), counter++);
       fd_ = ::openat(folder, name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     } while (fd_ < 0 && (errno == EEXIST || errno == EINTR));
+    if (fd_ < 0) name_.clear();
   }
-  /// errno stays that of what failed.
   ~TemporaryFile() {
-    const int reason = errno;
     close();
     if (!name_.empty()) ::unlinkat(folder_, name_.c_str(), 0);
-    errno = reason;
   }
   TemporaryFile(const TemporaryFile&) = delete;
   TemporaryFile& operator=(const TemporaryFile&) = delete;

@@ -94,11 +94,6 @@ std::string encode_checkpoint(const Snapshot& snapshot, const std::vector<Parame
   return header(checkpoint_format, payload.size(), sha256(payload)) + payload;
 }
 
-void write_checkpoint(const fs::path& file, const Snapshot& snapshot,
-                      const std::vector<ParameterShape>& shapes) {
-  write_file_atomically(file, encode_checkpoint(snapshot, shapes));
-}
-
 OpenCheckpoint open_checkpoint(const fs::path& file) {
   const Header header = read_header(file);
   std::string bytes = read_file(file);

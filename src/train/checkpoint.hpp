@@ -64,11 +64,6 @@ inline constexpr int checkpoint_format = 1;
 /// `validation_mse`.
 std::string encode_checkpoint(const Snapshot& snapshot, const std::vector<ParameterShape>& shapes);
 
-/// Makes `file` hold that. Replaced atomically. Throws std::runtime_error naming file and reason; an
-/// earlier file of that name is then as it was.
-void write_checkpoint(const std::filesystem::path& file, const Snapshot& snapshot,
-                      const std::vector<ParameterShape>& shapes);
-
 /// A file whose bytes are those that were written; nothing of it is in a model yet.
 struct OpenCheckpoint {
   std::filesystem::path file;

@@ -58,7 +58,8 @@ TEST_CASE("B037 nothing is faster than the memory on a cold cache", "[benchmark]
   }
 }
 
-TEST_CASE("B038 twice the rows take about twice the time above the cost of a launch", "[benchmark]") {
+TEST_CASE("B038 twice the rows take about twice the time above the cost of a launch",
+          "[benchmark]") {
   double last_us = 0;
   for (const std::int64_t rows : {8192, 16384, 32768, 65536}) {
     Config config = small_config({"rowwise"}, {"cold"}, {"forward"}, rows, 4096, Dtype::bfloat16);

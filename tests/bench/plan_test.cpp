@@ -56,7 +56,8 @@ TEST_CASE("a plan has a task for each case, with the measurements its protocols 
   CHECK(plan(config, "nothing").empty());
 }
 
-TEST_CASE("B037 a cold time clearly below the copy's is mistrusted above the cache's size", "[plan]") {
+TEST_CASE("B037 a cold time clearly below the copy's is mistrusted above the cache's size",
+          "[plan]") {
   constexpr std::int64_t cache = 60 << 20, large = cache + 1;
   const auto doubted = [&](Protocol protocol, double median_us, std::int64_t bytes) {
     return !reason_to_mistrust(protocol, median_us, 100, bytes, cache).empty();

@@ -32,15 +32,14 @@ inline Results run(const rmsnorm_implementation& table, const at::Tensor& x,
   const at::Tensor leaf = x.detach().requires_grad_();
   std::vector<at::Tensor> inputs{leaf};
   if (gamma.defined()) inputs.push_back(gamma.detach().requires_grad_());
-  const at::Tensor y = rms_norm_with(table, leaf, gamma.defined() ? inputs[1] : gamma,
-                                     {x.size(-1)}, eps, Contract::full);
+  const at::Tensor y = rms_norm_with(table, leaf, gamma.defined() ? inputs[1] : gamma, {x.size(-1)},
+                                     eps, Contract::full);
   const auto gradients = torch::autograd::grad({y}, inputs, {dy});
   return {y.detach(), gradients[0], gamma.defined() ? gradients[1] : at::Tensor()};
 }
 
 inline bool same_results(const Results& a, const Results& b) {
-  return same_bits(a.y, b.y) && same_bits(a.dx, b.dx) &&
-         a.dgamma.defined() == b.dgamma.defined() &&
+  return same_bits(a.y, b.y) && same_bits(a.dx, b.dx) && a.dgamma.defined() == b.dgamma.defined() &&
          (!a.dgamma.defined() || same_bits(a.dgamma, b.dgamma));
 }
 

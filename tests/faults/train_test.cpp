@@ -55,7 +55,7 @@ TEST_CASE("B041 parameters are on the run's device, whatever device wrote the ch
       for (int i = 0; i < 3; ++i) writer.step();
       const TemporaryFolder folder;
       const std::filesystem::path file = folder.path() / "step-000003.ckpt";
-      write_checkpoint(file, writer.snapshot(), writer.shapes());
+      write_file_atomically(file, encode_checkpoint(writer.snapshot(), writer.shapes()));
       TrainingRun reader(config, path, data_to, "sum", to);
       const OpenCheckpoint opened = open_checkpoint(file);
       const Snapshot snapshot = read_snapshot(opened, reader.shapes());

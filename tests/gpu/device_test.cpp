@@ -73,7 +73,8 @@ TEST_CASE("A call leaves the current device and stream as they were", "[device]"
   CHECK(c10::cuda::getCurrentCUDAStream() == stream);
 }
 
-TEST_CASE("B005 Work is ordered on the current stream, also when it is not the default", "[device]") {
+TEST_CASE("B005 Work is ordered on the current stream, also when it is not the default",
+          "[device]") {
   constexpr std::int64_t kCycles = 100'000'000;  // some 50 ms: ages for a kernel that did not wait
   const at::Tensor x = random({64, 257}, at::kFloat), gamma = random({257}, at::kFloat, 2),
                    dy = random({64, 257}, at::kFloat, 3);

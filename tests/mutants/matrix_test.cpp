@@ -1,8 +1,11 @@
+#include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
 
 #include "core/config.hpp"
+#include "core/files.hpp"
 #include "exercise/demonstration.hpp"
 #include "exercise/kill_matrix.hpp"
 #include "kernels/cuda/policy.hpp"
@@ -43,6 +46,19 @@ TEST_CASE("every mutant is found by the check that concerns it, and every check 
     CAPTURE(check);
     CHECK(needed.count(check) == 1);
   }
+}
+
+TEST_CASE("the README counts the mutants as they are", "[matrix]") {
+  std::map<std::string, int> of;
+  for (const Mutant& mutant : all_mutants()) ++of[mutant.implementation()];
+  std::string readme = read_file(RMSNORM_SOURCE_DIR "/README.md");
+  std::replace(readme.begin(), readme.end(), '\n', ' ');
+  const std::string counts = std::to_string(of["rowwise"]) + " of `rowwise`, " +
+                             std::to_string(of["tuned"]) + " of `tuned`, " +
+                             std::to_string(of["rms_norm"]) + " of the";
+  CAPTURE(counts);
+  CHECK(readme.find(counts) != std::string::npos);
+  CHECK(readme.find("- " + std::to_string(all_mutants().size()) + " mutants") != std::string::npos);
 }
 
 TEST_CASE("right kernels pass the mutants' grid under five seeds", "[alarms]") {

@@ -57,7 +57,7 @@ struct Trained {
   }
   void write(const Snapshot& snapshot, const fs::path& to) const {
     fs::create_directories(to.parent_path());
-    write_checkpoint(to, snapshot, run.shapes());
+    write_file_atomically(to, encode_checkpoint(snapshot, run.shapes()));
   }
 };
 
@@ -73,7 +73,8 @@ TEST_CASE("a checkpoint written before the first step is a checkpoint", "[checkp
   const Config config = small_config();
   const IntegrationRequest request = request_for(config, folder.path());
   const TrainingRun run(config, request.kernel, request.data, "sum", request.device);
-  write_checkpoint(folder / "step-000000.ckpt", run.snapshot(), run.shapes());
+  write_file_atomically(folder / "step-000000.ckpt",
+                        encode_checkpoint(run.snapshot(), run.shapes()));
   CHECK(same_state(check_checkpoint(folder / "step-000000.ckpt"), run.snapshot()));
 }
 

@@ -99,7 +99,8 @@ bool kill_and_resume(bool while_writing, std::uint64_t seed, const Lanes& want) 
   return met;
 }
 
-TEST_CASE("B042 a training killed at any moment resumes to the bits of the undisturbed one", "[kill]") {
+TEST_CASE("B042 a training killed at any moment resumes to the bits of the undisturbed one",
+          "[kill]") {
   const TemporaryFolder undisturbed;
   std::ofstream(undisturbed / "small.yaml") << small_config_text();
   REQUIRE(run_program(undisturbed.path(), kTraining).exit_code == 0);
