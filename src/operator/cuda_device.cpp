@@ -1,3 +1,4 @@
+#include <ATen/cuda/EmptyTensor.h>
 #include <cuda_runtime.h>
 
 #include <fstream>
@@ -52,6 +53,10 @@ class DeviceScope {
 const rmsnorm_implementation* find_cuda_kernels(std::string_view name) {
   if (name == "tuned") return rmsnorm_tuned_cuda();
   return name == "rowwise" ? rmsnorm_rowwise_cuda() : nullptr;
+}
+
+at::Tensor empty_on_cuda(at::IntArrayRef sizes, at::ScalarType type, const c10::Device& device) {
+  return at::Tensor(at::detail::empty_cuda(sizes, type, device, std::nullopt));
 }
 
 std::string cuda_problem(std::int32_t device_index) {

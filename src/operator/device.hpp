@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
 #include <cstdint>
@@ -15,6 +16,11 @@ namespace rmsnorm {
 
 /// The built-in CUDA kernels of that name; nullptr if there are none.
 const rmsnorm_implementation* find_cuda_kernels(std::string_view name);
+
+/// An uninitialised dense tensor on a CUDA device, from libtorch's caching allocator: what
+/// at::empty returns, without its way through the dispatcher, which costs as much as the
+/// allocation.
+at::Tensor empty_on_cuda(at::IntArrayRef sizes, at::ScalarType type, const c10::Device& device);
 
 /// Why CUDA work cannot run here, as a sentence with what to do (no kernels in this build, no
 /// driver, no device, a device that the kernels were not compiled for); empty when it can.

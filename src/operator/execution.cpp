@@ -4,6 +4,7 @@
 #include <c10/core/DeviceGuard.h>
 
 #include "operator/counters.hpp"
+#include "operator/device.hpp"
 #include "operator/huge_pages.hpp"
 #include "operator/kernels.hpp"
 #include "operator/streams.hpp"
@@ -18,15 +19,20 @@ std::int64_t product(at::IntArrayRef sizes, std::int64_t begin, std::int64_t end
   return result;
 }
 
-at::Tensor empty_workspace(std::size_t bytes, const at::Device& device) {
-  if (bytes == 0) return {};
-  return at::empty({static_cast<std::int64_t>(bytes)},
-                   at::TensorOptions().dtype(at::kByte).device(device));
+/// Uninitialised and dense.
+at::Tensor empty(at::IntArrayRef sizes, at::ScalarType type, const at::Device& device) {
+  if (device.is_cuda()) return empty_on_cuda(sizes, type, device);
+  return at::empty(sizes, at::TensorOptions().dtype(type).device(device));
 }
 
-/// A dense tensor of x's shape and options.
+at::Tensor empty_workspace(std::size_t bytes, const at::Device& device) {
+  if (bytes == 0) return {};
+  return empty({static_cast<std::int64_t>(bytes)}, at::kByte, device);
+}
+
+/// A dense tensor of x's shape and dtype.
 at::Tensor empty_like_rows(const at::Tensor& x) {
-  at::Tensor result = at::empty(x.sizes(), x.options().memory_format(at::MemoryFormat::Contiguous));
+  at::Tensor result = empty(x.sizes(), x.scalar_type(), x.device());
   if (x.is_cpu()) use_huge_pages(result.mutable_data_ptr(), result.nbytes());
   return result;
 }
@@ -76,7 +82,7 @@ ForwardResult run_forward(const rmsnorm_implementation& table, const at::Tensor&
 
   ForwardResult result;
   result.y = empty_like_rows(x);
-  if (want_rstd) result.rstd = at::empty({args.rows}, x.options().dtype(rstd_type(x)));
+  if (want_rstd) result.rstd = empty({args.rows}, rstd_type(x), x.device());
   args.y = result.y.mutable_data_ptr();
   args.rstd = want_rstd ? result.rstd.mutable_data_ptr() : nullptr;
   if (table.forward_workspace_bytes != nullptr)
@@ -103,7 +109,7 @@ BackwardResult run_backward(const rmsnorm_implementation& table, const at::Tenso
 
   BackwardResult result;
   if (want_dx) result.dx = empty_like_rows(x);
-  if (want_dgamma) result.dgamma = at::empty(gamma.sizes(), gamma.options());
+  if (want_dgamma) result.dgamma = empty(gamma.sizes(), gamma.scalar_type(), gamma.device());
   args.dx = want_dx ? result.dx.mutable_data_ptr() : nullptr;
   args.dgamma = want_dgamma ? result.dgamma.mutable_data_ptr() : nullptr;
   if (table.backward_workspace_bytes != nullptr)
