@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/common/arguments.hpp"
+#include "kernels/common/divisor.hpp"
 #include "kernels/cuda/vector.cuh"
 
 namespace rmsnorm::kernels::cuda {
@@ -46,40 +47,80 @@ struct Access<T, 1> {
   }
 };
 
-/// W neighbouring elements of gamma as sums are kept, ones where there is none.
+/// gamma of one access, as few registers as it fits, for the whole kernel.
 template <class T, class G, int W>
-__device__ __forceinline__ void load_gamma(const G* gamma, std::int64_t column,
-                                           accumulation_t<T> (&values)[W]) {
-  if constexpr (W == 1) {
-    values[0] = gamma == nullptr ? accumulation_t<T>(1) : accumulation_t<T>(widen(gamma[column]));
-  } else {
-    GammaPack<T, G> pack;
-    pack.load(gamma, column / W);
+struct LaneGamma {
+  GammaPack<T, G> pack;
+  __device__ __forceinline__ void load(const G* gamma, std::int64_t column, bool inside) {
+    if (inside) {
+      pack.load(gamma, column / W);
+    } else {
+      for (uint4& v : pack.packed)
+        v = {0, 0, 0, 0};  // multiplied with zeros, so it must not be NaN
+    }
+  }
+  __device__ __forceinline__ void widen(float (&values)[W]) {
+    pack.pin();
     pack.widen(values);
   }
-}
+};
+template <class T, class G>
+struct LaneGamma<T, G, 1> {
+  using A = accumulation_t<T>;
+  A value = 0;
+  __device__ __forceinline__ void load(const G* gamma, std::int64_t column, bool inside) {
+    if (inside) value = gamma == nullptr ? A(1) : static_cast<A>(cuda::widen(gamma[column]));
+  }
+  __device__ __forceinline__ void widen(A (&values)[1]) { values[0] = value; }
+};
 
-/// Rows in one level where they can be: a 64-bit division per row costs as much as the row's
-/// arithmetic in a short row.
+/// Where row m starts: at m * stride, and in two levels a jump further for every inner_rows rows.
 template <class T>
 struct RowAddress {
   const T* data;
-  std::int64_t stride, inner_rows, outer_stride;
+  std::int64_t stride, jump = 0;  ///< in elements; no jump: one level
+  Divisor inner_rows;
 
   RowAddress(const rmsnorm_rows& rows, std::int64_t count)
-      : data(static_cast<const T*>(rows.data)),
-        stride(rows.inner_stride),
-        inner_rows(rows.inner_rows),
-        outer_stride(rows.outer_stride) {
-    const bool one_level =
-        rows.inner_rows >= count || rows.outer_stride == rows.inner_rows * rows.inner_stride;
-    if (one_level) inner_rows = 0;
+      : data(static_cast<const T*>(rows.data)), stride(rows.inner_stride) {
+    if (rows.inner_rows >= count) return;
+    if (rows.inner_rows == 1) {
+      stride = rows.outer_stride;
+      return;
+    }
+    jump = rows.outer_stride - rows.inner_rows * rows.inner_stride;
+    if (jump != 0) inner_rows = Divisor(rows.inner_rows);
   }
 
   __device__ __forceinline__ const T* operator()(std::int64_t row) const {
-    if (inner_rows == 0) return data + row * stride;
-    return data + (row / inner_rows) * outer_stride + (row % inner_rows) * stride;
+    const T* const at = data + row * stride;
+    return jump == 0 ? at : at + inner_rows.quotient(row) * jump;
   }
+};
+
+/// Walks over rows first, first + step, ... of a tensor: one addition a row where rows lie in one
+/// level.
+template <class T>
+class RowCursor {
+ public:
+  __device__ RowCursor(const RowAddress<T>& rows, std::int64_t first, std::int64_t step,
+                       std::int64_t offset)
+      : rows_(rows),
+        at_(rows(first) + offset),
+        row_(first),
+        step_(step),
+        elements_(step * rows.stride),
+        offset_(offset) {}
+  __device__ __forceinline__ const T* get() const { return at_; }
+  __device__ __forceinline__ void next() {
+    row_ += step_;
+    at_ = rows_.jump == 0 ? at_ + elements_ : rows_(row_) + offset_;
+  }
+
+ private:
+  const RowAddress<T>& rows_;
+  const T* at_;
+  std::int64_t row_, step_, elements_, offset_;
 };
 
 /// Waits until the kernels before this one have finished and their results can be read

@@ -1,6 +1,7 @@
 #include "kernels/cuda/policy.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 namespace rmsnorm::kernels::cuda {
 namespace {
@@ -14,7 +15,11 @@ constexpr std::int64_t kMaxBlockThreads = 512;
 constexpr std::int64_t kElementThreads = 480;  // of the longest rows that start anywhere
 constexpr std::int64_t kMaxForwardVectors =
     8;  // 512 threads x 8 vectors is the longest row in registers
-constexpr std::int64_t kSplitMaxRows = 512;  // measured crossover of split and ring at 4096 columns
+constexpr std::int64_t kTileBytes = 16 * 1024;
+constexpr std::int64_t kTileForwardBytes = 512;  // the longest rows that tiles take
+constexpr std::int64_t kTileBackwardElements = 384;
+constexpr std::int64_t kTileEightElements = 8 * kWarp;
+constexpr std::int64_t kSplitMaxRows = 384;  // measured crossover at 4096 columns
 constexpr std::int64_t kSplitMaxBytes = std::int64_t{4} << 20;
 constexpr std::int64_t kSharedBytesPerSm = 227 * 1024;
 constexpr std::int64_t kWindowSlack =
@@ -44,12 +49,32 @@ std::int64_t row_vectors(const Problem& p) {
 }
 
 /// Vectors per thread: two or more, because one 16-byte load per thread leaves too few bytes in
-/// flight.
+/// flight; more before blocks get so large that few fit an SM.
 std::int64_t forward_vectors(const Problem& p, std::int64_t vectors) {
   if (vectors <= (p.element_bytes == 4 ? 1024 : 512)) return 2;
-  if (vectors <= 768) return 3;
-  if (vectors <= 2048) return 4;
+  // Eight spill beside a float32 gamma.
+  const bool eight = p.aligned && p.gamma_bytes <= p.element_bytes;
+  if (vectors <= (eight ? 1792 : 2048)) return 4;
   return 8;
+}
+
+/// As many rows as 16 KB hold, or as few as give every SM two blocks, whose bytes together are
+/// whole vectors.
+int rows_of_tile(const Problem& p, const Device& device) {
+  const std::int64_t multiple = kPackBytes / std::gcd(kPackBytes, row_bytes(p));
+  const std::int64_t held = std::max(multiple, kTileBytes / row_bytes(p) / multiple * multiple);
+  const std::int64_t shared_out = round_up(ceil_div(p.rows, 2 * device.sms), multiple);
+  return static_cast<int>(std::min(held, shared_out));
+}
+
+/// Lanes per row: eight elements each, while a warp has them.
+int lanes_of_tile(const Problem& p) {
+  return static_cast<int>(std::min(kWarp, power_of_two_at_least(ceil_div(p.cols, 8))));
+}
+
+/// Elements per lane.
+int elements_of_tile(const Problem& p) {
+  return p.cols <= kTileEightElements ? 8 : 12;
 }
 
 BackwardPlan split_plan(const Problem& p, const Device& device) {
@@ -61,9 +86,10 @@ BackwardPlan split_plan(const Problem& p, const Device& device) {
   if (p.wants_dx)
     plan.row_blocks = static_cast<int>(std::min<std::int64_t>(p.rows, 16 * device.sms));
   // Few columns per block while that makes enough blocks; wide ones when there are many columns
-  // anyway.
+  // anyway, or too few rows to share out.
+  const std::int64_t least = p.rows > 192 || width == 1 ? 4 : p.rows > 16 ? 8 : 32;
   plan.column_threads = 32;
-  while (plan.column_threads > 8 && ceil_div(accesses, plan.column_threads) < device.sms)
+  while (plan.column_threads > least && ceil_div(accesses, plan.column_threads) < device.sms)
     plan.column_threads /= 2;
   const std::int64_t column_blocks = ceil_div(accesses, plan.column_threads);
   const std::int64_t slots = plan.group_threads / plan.column_threads;
@@ -85,10 +111,23 @@ BackwardPlan lanes_plan(const Problem& p, const Device& device) {
   plan.vectors = static_cast<int>(power_of_two_at_least(ceil_div(accesses, plan.lanes)));
   plan.group_threads = 256;
   const std::int64_t rows_per_block = plan.group_threads / plan.lanes;
-  // As many blocks as the registers let be resident.
+  // Two blocks per SM have enough in flight; every further one is a partial row more.
+  const std::int64_t resident = 2 * device.sms;
   const std::int64_t blocks =
-      std::min<std::int64_t>(2 * device.sms, ceil_div(p.rows, 4 * rows_per_block));
+      std::min<std::int64_t>(resident, ceil_div(p.rows, 4 * rows_per_block));
   plan.blocks = static_cast<int>(std::max<std::int64_t>(1, blocks));
+  plan.partial_rows = p.wants_dgamma ? plan.blocks : 0;
+  return plan;
+}
+
+BackwardPlan tile_plan(const Problem& p, const Device& device) {
+  BackwardPlan plan;
+  plan.path = BackwardPath::tile;
+  plan.lanes = lanes_of_tile(p);
+  plan.vectors = elements_of_tile(p);
+  plan.tile_rows = rows_of_tile(p, device);
+  const std::int64_t resident = (plan.vectors == 8 ? 4 : 3) * device.sms;
+  plan.blocks = static_cast<int>(std::min(resident, ceil_div(p.rows, plan.tile_rows)));
   plan.partial_rows = p.wants_dgamma ? plan.blocks : 0;
   return plan;
 }
@@ -100,12 +139,78 @@ int even_blocks(std::int64_t rows, std::int64_t groups, std::int64_t most) {
   return static_cast<int>(std::max<std::int64_t>(1, ceil_div(rows, groups * rounds)));
 }
 
+/// Rows whose threads have a ring of their own: between those that share a ring by groups and those
+/// that want a whole SM; of these, full rows of 16-bit numbers alone.
+bool block_takes(const Problem& p, const Device& device) {
+  const std::int64_t vectors = row_vectors(p);
+  if (!p.aligned || vectors > 2 * kMaxBlockThreads) return false;
+  if (device.compute_capability < 90) return true;
+  return (vectors > 256 && vectors <= 768) ||
+         (vectors == 2 * kMaxBlockThreads && p.element_bytes == 2);
+}
+
+BackwardPlan block_plan(const Problem& p, const Device& device) {
+  BackwardPlan plan;
+  plan.path = BackwardPath::block;
+  const std::int64_t vectors = row_vectors(p);
+  // Three vectors per thread leave the fewest idle; two where they fill the blocks just as well.
+  plan.vectors = vectors > 768 || (vectors > 448 && vectors <= 512) ? 2 : 3;
+  plan.stages = vectors > 448 && vectors <= 512 ? 3 : 2;
+  plan.group_threads = static_cast<int>(round_up(ceil_div(vectors, plan.vectors), kWarp));
+  const std::int64_t registers_fit = 65536 / (128 * std::int64_t{plan.group_threads});
+  const std::int64_t shared_fit =
+      kSharedBytesPerSm / (2 * plan.stages * plan.vectors * plan.group_threads * kPackBytes);
+  const std::int64_t resident = std::max<std::int64_t>(1, std::min(registers_fit, shared_fit));
+  const std::int64_t affordable = kMaxPartialBytes / (partial_pitch(p.cols) * 4);
+  // A block is a partial row more: a second one per SM has to have enough rows to pay for it.
+  const std::int64_t useful = std::max<std::int64_t>(device.sms, p.rows / 16);
+  plan.blocks = even_blocks(p.rows, 1, std::min({resident * device.sms, affordable, useful}));
+  plan.partial_rows = p.wants_dgamma ? plan.blocks : 0;
+  return plan;
+}
+
+/// Vectors in the frame of a row that starts anywhere.
+std::int64_t frame_vectors(const Problem& p) {
+  return ceil_div(row_bytes(p) + kPackBytes - p.element_bytes, kPackBytes);
+}
+
+bool shifted_takes(const Problem& p) {
+  return p.one_shift && frame_vectors(p) <= 6 * kElementThreads;
+}
+
+/// As many rows at work as sixteen warps can hold, then as few vectors per thread.
+void shape_shifted(const Problem& p, BackwardPlan& plan) {
+  const std::int64_t vectors = frame_vectors(p);
+  plan.groups = 0;
+  for (const int per_thread : {2, 3, 4, 5, 6}) {
+    if (per_thread >= 5 && plan.groups > 0) break;  // these spill or read twice
+    const std::int64_t threads = round_up(ceil_div(vectors, per_thread), kWarp);
+    const std::int64_t groups = kElementThreads / threads;
+    if (groups <= plan.groups) continue;
+    plan.vectors = per_thread;
+    plan.group_threads = static_cast<int>(threads);
+    plan.groups = static_cast<int>(groups);
+  }
+  plan.pace = 1.0f;
+}
+
+/// A group must meet one shift only: blocks * groups rows further it must be the same again.
+std::int64_t blocks_multiple(const Problem& p, const BackwardPlan& plan) {
+  if (p.aligned || plan.elements) return 1;
+  const std::int64_t period = kPackBytes / std::gcd(kPackBytes, row_bytes(p));
+  return period / std::gcd(period, std::int64_t{plan.groups});
+}
+
 BackwardPlan ring_plan(const Problem& p, const Device& device) {
   BackwardPlan plan;
   plan.path = BackwardPath::ring;
   const std::int64_t vectors = row_vectors(p);
   std::int64_t most_stages = 3;
-  if (!p.aligned) {
+  if (!p.aligned && shifted_takes(p)) {
+    shape_shifted(p, plan);
+    most_stages = plan.groups > 1 ? 2 : 4;
+  } else if (!p.aligned) {
+    plan.elements = true;
     // Elements per thread, and groups, so that all warps together are sixteen at most.
     plan.vectors = p.cols <= 1024 ? 8 : p.cols <= 2240 ? 10 : p.cols <= 9600 ? 20 : 32;
     plan.group_threads = p.cols <= 1024 ? 128 : p.cols <= 4480 ? 224 : kElementThreads;
@@ -114,27 +219,23 @@ BackwardPlan ring_plan(const Problem& p, const Device& device) {
   } else if (vectors <= 256) {
     plan.vectors = 2;
     plan.groups = vectors <= 64 ? 15 : vectors <= 128 ? 7 : 3;
-  } else if (vectors <= 512) {
-    plan.vectors = 2;
-    plan.groups = 2;
-    plan.pace = 1.0f;
   } else if (vectors <= 1024) {
     plan.vectors = 2;
     most_stages = 4;
     plan.pace = 0.5f;
   } else {
-    // Four vectors per thread read x and dy twice from shared memory. Longer rows, and these beside
-    // a float32 gamma that would take the registers, go to clusters: of two vectors per thread
-    // while eight blocks are enough.
+    // Four vectors per thread read x and dy twice from shared memory. Longer rows go to clusters,
+    // and so do these beside a float32 gamma that would take the registers, two vectors per thread.
     plan.vectors = 4;
     plan.group_threads = kMaxBlockThreads;
     plan.pace = 0.25f;
-    if (p.gamma_bytes > p.element_bytes || vectors > 2048) {
-      plan.vectors = ceil_div(vectors, 2 * kMaxBlockThreads) <= 8 ? 2 : 4;
-      most_stages = plan.vectors == 2 ? 6 : 3;
+    if (vectors > 2048) {
+      plan.cluster = static_cast<int>(power_of_two_at_least(ceil_div(vectors, 2048)));
+    } else if (p.gamma_bytes > p.element_bytes || vectors > 1920) {
+      plan.vectors = 2;
       plan.cluster = 2;
-      while (ceil_div(vectors, plan.cluster) > plan.vectors * plan.group_threads) plan.cluster *= 2;
-      plan.pace = 0;
+      most_stages = 5;
+      plan.pace = 1.0f;
     }
   }
   if (p.aligned && vectors <= 1024) {
@@ -143,8 +244,10 @@ BackwardPlan ring_plan(const Problem& p, const Device& device) {
   most_stages = std::min(most_stages, kMaxRingSlots / plan.groups);
   const std::int64_t ring_bytes =
       std::min<std::int64_t>(kSharedBytesPerSm, device.shared_bytes) - kRingHeaderBytes - 128;
+  // A cluster holds the rows whose dots run ahead of their dx: two, or one of four vectors.
+  const std::int64_t least_stages = plan.cluster > 1 && plan.vectors == 2 ? 3 : 2;
   plan.stages = static_cast<int>(std::clamp<std::int64_t>(
-      ring_bytes / (2 * plan.groups * ring_part_bytes(p, plan)), 2, most_stages));
+      ring_bytes / (2 * plan.groups * ring_part_bytes(p, plan)), least_stages, most_stages));
   // Clusters of 4 and more do not tile the processor clusters of the chip: fewer are resident than
   // blocks alone.
   const std::int64_t resident = plan.cluster == 1   ? device.sms
@@ -152,17 +255,24 @@ BackwardPlan ring_plan(const Problem& p, const Device& device) {
                                 : plan.cluster == 4 ? device.sms / 4 - 3
                                                     : device.sms / plan.cluster - 1;
   const std::int64_t affordable = kMaxPartialBytes / (partial_pitch(p.cols) * 4);
-  const int rings =
-      even_blocks(p.rows, plan.groups, std::max<std::int64_t>(1, std::min(resident, affordable)));
+  const std::int64_t multiple = blocks_multiple(p, plan);
+  const std::int64_t most =
+      std::max(multiple, std::min(resident, affordable) / multiple * multiple);
+  const int rings = static_cast<int>(round_up(even_blocks(p.rows, plan.groups, most), multiple));
   plan.blocks = rings * plan.cluster;
   plan.partial_rows = p.wants_dgamma ? rings : 0;
-  if (!p.wants_dgamma) plan.pace = 0;  // the kernel that puts the count back to zero does not run
+  // Few rows per block, and light ones: the first blocks to start would wait for the last ones
+  // longer than they gain.
+  constexpr std::int64_t kPacedRounds = 20;
+  const bool few = p.aligned && vectors <= 1024 && p.rows <= kPacedRounds * rings * plan.groups;
+  // Without dgamma the kernel that puts the count back to zero does not run.
+  if (few || !p.wants_dgamma) plan.pace = 0;
   return plan;
 }
 
 bool ring_takes(const Problem& p, const Device& device) {
   if (device.compute_capability < 90) return false;
-  if (!p.aligned) return p.cols <= 32 * kElementThreads;
+  if (!p.aligned) return shifted_takes(p) || p.cols <= 32 * kElementThreads;
   return ceil_div(row_vectors(p), device.max_cluster) <= 4 * kMaxBlockThreads;
 }
 
@@ -172,11 +282,18 @@ ForwardPlan plan_forward(const Problem& p, const Device& device) {
   ForwardPlan plan;
   if (p.float64) return plan;
   const std::int64_t vectors = row_vectors(p);
-  if (p.aligned ? vectors <= kWarp * kLaneVectors : p.cols <= kWarp * kLaneElements) {
-    const std::int64_t accesses = p.aligned ? vectors : p.cols;
+  if (!p.aligned && row_bytes(p) <= kTileForwardBytes) {
+    plan.path = ForwardPath::tile;
+    plan.lanes = lanes_of_tile(p);
+    plan.vectors = elements_of_tile(p);
+    plan.threads = 256;
+    plan.rows = rows_of_tile(p, device);
+    return plan;
+  }
+  if (p.aligned && vectors <= kWarp * kLaneVectors) {
     plan.path = ForwardPath::lanes;
-    plan.lanes = static_cast<int>(std::min(kWarp, power_of_two_at_least(accesses)));
-    plan.vectors = static_cast<int>(power_of_two_at_least(ceil_div(accesses, plan.lanes)));
+    plan.lanes = static_cast<int>(std::min(kWarp, power_of_two_at_least(vectors)));
+    plan.vectors = static_cast<int>(power_of_two_at_least(ceil_div(vectors, plan.lanes)));
     plan.threads = 256;
     // Two rows at once where that leaves blocks for every SM; a lane that holds four vectors has
     // enough in flight.
@@ -184,10 +301,18 @@ ForwardPlan plan_forward(const Problem& p, const Device& device) {
     plan.rows = plan.vectors <= 2 && blocks >= 8 * device.sms ? 2 : 1;
     return plan;
   }
+  if (!p.aligned && vectors - 1 <= kWarp * kLaneVectors) {
+    plan.path = ForwardPath::peel_warp;
+    plan.vectors = static_cast<int>(power_of_two_at_least(ceil_div(vectors - 1, kWarp)));
+    plan.threads = 256;
+    return plan;
+  }
   if (vectors <= kMaxBlockThreads * kMaxForwardVectors) {
     plan.path = p.aligned ? ForwardPath::block : ForwardPath::peel;
-    plan.vectors = static_cast<int>(forward_vectors(p, vectors));
-    plan.threads = static_cast<int>(round_up(ceil_div(vectors, plan.vectors), kWarp));
+    // Peeled rows have no more whole vectors than aligned ones: 4097 columns fit as 4096 do.
+    const std::int64_t whole = row_bytes(p) / kPackBytes;
+    plan.vectors = static_cast<int>(forward_vectors(p, whole));
+    plan.threads = static_cast<int>(round_up(ceil_div(whole, plan.vectors), kWarp));
     return plan;
   }
   // Slices of at most 64 KB: three blocks fit an SM, so that one loads while another exchanges and
@@ -209,8 +334,10 @@ BackwardPlan plan_backward(const Problem& p, const Device& device) {
   const std::int64_t bytes = p.rows * row_bytes(p);
   if (p.float64 || (p.rows <= kSplitMaxRows && bytes <= kSplitMaxBytes))
     return split_plan(p, device);
+  if (!p.aligned && p.dense && p.cols <= kTileBackwardElements) return tile_plan(p, device);
   if (p.aligned ? row_vectors(p) <= kWarp : p.cols <= kWarp * kLaneElements)
     return lanes_plan(p, device);
+  if (block_takes(p, device)) return block_plan(p, device);
   if (!ring_takes(p, device)) return split_plan(p, device);
   const BackwardPlan ring = ring_plan(p, device);
   return ring_shared_bytes(p, ring) <= device.shared_bytes ? ring : split_plan(p, device);
@@ -222,10 +349,17 @@ std::uint32_t ring_part_bytes(const Problem& p, const BackwardPlan& plan) {
   return static_cast<std::uint32_t>(bytes);
 }
 
+std::size_t tile_shared_bytes(const Problem& p, int tile_rows, int tiles) {
+  const std::int64_t tile = round_up(tile_rows * row_bytes(p), kPackBytes);
+  // At the end of a backward the eight warps' sums lie where the tiles were.
+  return static_cast<std::size_t>(
+      std::max(tiles * tile + p.cols * 4, (tiles - 1) * 8 * p.cols * 4));
+}
+
 std::size_t ring_shared_bytes(const Problem& p, const BackwardPlan& plan) {
   constexpr std::int64_t kHeader = kRingHeaderBytes + 128;  // the stages start at a multiple of 128
   const std::int64_t ring = std::int64_t{2} * plan.stages * plan.groups * ring_part_bytes(p, plan);
-  const std::int64_t per_vector = p.aligned ? kPackBytes / p.element_bytes : 1;
+  const std::int64_t per_vector = plan.elements ? 1 : kPackBytes / p.element_bytes;
   const std::int64_t fold =
       std::int64_t{plan.groups - 1} * plan.group_threads * plan.vectors * per_vector * 4;
   return static_cast<std::size_t>(kHeader + std::max(ring, fold));

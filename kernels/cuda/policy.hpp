@@ -15,6 +15,9 @@ struct Problem {
   int element_bytes = 4;  ///< of x
   int gamma_bytes = 4;    ///< of gamma (x's where there is none)
   bool aligned = true;  ///< every pointer and row stride is a multiple of 16 bytes, and so is a row
+  bool dense = false;   ///< rows follow each other without gaps, the first at a 16-byte boundary
+  /// Not aligned, but row by row x, dy and dx start equally far past a 16-byte boundary (backward).
+  bool one_shift = false;
   bool float64 = false;
   bool wants_dx = true, wants_dgamma = true;
 };
@@ -27,12 +30,14 @@ struct Device {
 };
 
 enum class ForwardPath {
-  lanes,     ///< some lanes of a warp per row
-  block,     ///< a thread block per row, the row in registers
-  cluster,   ///< a cluster of blocks per row, the row in shared memory (sm_90)
-  two_pass,  ///< a thread block per row, read twice, the second time from L2
-  peel,      ///< rows that start anywhere: vectors inside, single elements at the ends
-  any,       ///< element by element: float64
+  lanes,      ///< some lanes of a warp per row
+  block,      ///< a thread block per row, the row in registers
+  cluster,    ///< a cluster of blocks per row, the row in shared memory (sm_90)
+  two_pass,   ///< a thread block per row, read twice, the second time from L2
+  tile,       ///< short rows that start anywhere: several at once through shared memory
+  peel_warp,  ///< short rows that start anywhere, as peel: a warp per row, eight in a block
+  peel,       ///< rows that start anywhere: vectors inside, single elements at the ends
+  any,        ///< element by element: float64
 };
 
 struct ForwardPlan {
@@ -41,14 +46,16 @@ struct ForwardPlan {
   int threads = 0;  ///< per block
   int vectors = 0;  ///< 16-byte vectors per thread and row
   int cluster = 1;  ///< blocks per row
-  int rows = 1;     ///< per lane group (lanes)
+  int rows = 1;     ///< per lane group (lanes), per block (tile)
 };
 
 ForwardPlan plan_forward(const Problem& problem, const Device& device);
 
 enum class BackwardPath {
   lanes,  ///< some lanes of a warp per row, persistent blocks
+  block,  ///< a block per row, a ring of copies for each thread, persistent
   ring,   ///< groups of warps per row fed by a ring of bulk copies, persistent blocks or clusters
+  tile,   ///< short rows that start anywhere: several at once through shared memory, persistent
   split,  ///< dx by rows, dgamma by columns, each reading x and dy: tiny problems, and whatever no
           ///< other path takes
 };
@@ -56,10 +63,11 @@ enum class BackwardPath {
 struct BackwardPlan {
   BackwardPath path = BackwardPath::split;
   int lanes = 0;
-  int groups = 1;         ///< rows at work in a block (ring)
-  int group_threads = 0;  ///< threads per row (ring)
-  int vectors =
-      0;  ///< 16-byte vectors per thread and row; single elements where the problem is not aligned
+  int groups = 1;          ///< rows at work in a block (ring)
+  int tile_rows = 0;       ///< rows in a block's shared memory (tile)
+  int group_threads = 0;   ///< threads per row (ring)
+  int vectors = 0;         ///< 16-byte vectors per thread and row; single elements where `elements`
+  bool elements = false;   ///< a ring whose threads take single elements
   int stages = 0;          ///< rows of the ring
   int cluster = 1;         ///< blocks that share a row
   int blocks = 0;          ///< of the grid
@@ -84,6 +92,9 @@ constexpr std::size_t kRingHeaderBytes = 7168;
 
 /// Bytes of a stage for x, and as many for dy: a block's slice of a row, or the window around one.
 std::uint32_t ring_part_bytes(const Problem& problem, const BackwardPlan& plan);
+
+/// Bytes of dynamic shared memory of a block of tiles, `tiles` of them (x, dy) and gamma.
+std::size_t tile_shared_bytes(const Problem& problem, int tile_rows, int tiles);
 
 /// Bytes of dynamic shared memory of a ring block.
 std::size_t ring_shared_bytes(const Problem& problem, const BackwardPlan& plan);

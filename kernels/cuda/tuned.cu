@@ -66,6 +66,11 @@ bool rows_aligned(const rmsnorm_rows& rows) {
          rows.outer_stride * bytes % 16 == 0;
 }
 
+bool rows_dense(const rmsnorm_rows& rows, std::int64_t count, std::int64_t cols) {
+  return is_aligned(rows.data) && rows.inner_stride == cols &&
+         (rows.inner_rows >= count || rows.outer_stride == rows.inner_rows * cols);
+}
+
 template <class Args>
 Problem problem_of(const Args& args) {
   Problem problem;
@@ -75,14 +80,32 @@ Problem problem_of(const Args& args) {
   problem.gamma_bytes =
       args.gamma == nullptr ? problem.element_bytes : element_bytes(args.gamma_dtype);
   problem.float64 = args.x.dtype == RMSNORM_FLOAT64;
+  problem.dense = rows_dense(args.x, args.rows, args.cols);
   problem.aligned =
       rows_aligned(args.x) && is_aligned(args.gamma) && args.cols * problem.element_bytes % 16 == 0;
   return problem;
 }
 
+/// Whether row by row x, dy and dx start equally far past a 16-byte boundary.
+bool has_one_shift(const rmsnorm_backward_args& args) {
+  const int bytes = element_bytes(args.x.dtype);
+  const auto shift = [](const void* pointer) {
+    return reinterpret_cast<std::uintptr_t>(pointer) % 16;
+  };
+  const auto as_dx = [&](const rmsnorm_rows& rows) {
+    const bool one_level =
+        rows.inner_rows >= args.rows || rows.outer_stride == rows.inner_rows * rows.inner_stride;
+    return one_level && (rows.inner_stride - args.cols) * bytes % 16 == 0;
+  };
+  return as_dx(args.x) && as_dx(args.dy) && shift(args.x.data) == shift(args.dy.data) &&
+         (args.dx == nullptr || shift(args.dx) == shift(args.x.data));
+}
+
 Problem backward_problem(const rmsnorm_backward_args& args) {
   Problem problem = problem_of(args);
   problem.aligned = problem.aligned && rows_aligned(args.dy) && is_aligned(args.dx);
+  problem.dense = problem.dense && rows_dense(args.dy, args.rows, args.cols) && is_aligned(args.dx);
+  problem.one_shift = !problem.aligned && has_one_shift(args);
   problem.wants_dx = args.dx != nullptr;
   problem.wants_dgamma = args.dgamma != nullptr;
   return problem;
@@ -151,9 +174,10 @@ std::int32_t run_forward(const rmsnorm_forward_args& args, ForwardLauncher launc
   if (const cudaError_t status = current_device(context); status != cudaSuccess) return status;
   Problem problem = problem_of(args);
   problem.aligned = problem.aligned && is_aligned(args.y);
+  problem.dense = problem.dense && is_aligned(args.y);
   context.stream = static_cast<cudaStream_t>(args.stream);
   context.aligned = problem.aligned;
-  return launch(args, plan_forward(problem, context.device), context);
+  return launch(args, plan_forward(problem, context.device), problem, context);
 }
 
 std::int32_t run_backward(const rmsnorm_backward_args& args, BackwardLauncher launch) {

@@ -18,7 +18,7 @@ struct TunedContext {
 };
 
 using ForwardLauncher = cudaError_t (*)(const rmsnorm_forward_args&, const ForwardPlan&,
-                                        const TunedContext&);
+                                        const Problem&, const TunedContext&);
 using BackwardLauncher = cudaError_t (*)(const rmsnorm_backward_args&, const BackwardPlan&,
                                          const Problem&, const TunedContext&);
 

@@ -8,33 +8,6 @@
 
 namespace rmsnorm::kernels::cuda {
 
-/// gamma of one access, as few registers as it fits, for the whole kernel.
-template <class T, class G, int W>
-struct LaneGamma {
-  GammaPack<T, G> pack;
-  __device__ __forceinline__ void load(const G* gamma, std::int64_t column, bool inside) {
-    if (inside) {
-      pack.load(gamma, column / W);
-    } else {
-      for (uint4& v : pack.packed)
-        v = {0, 0, 0, 0};  // multiplied with zeros, so it must not be NaN
-    }
-  }
-  __device__ __forceinline__ void widen(float (&values)[W]) {
-    pack.pin();
-    pack.widen(values);
-  }
-};
-template <class T, class G>
-struct LaneGamma<T, G, 1> {
-  using A = accumulation_t<T>;
-  A value = 0;
-  __device__ __forceinline__ void load(const G* gamma, std::int64_t column, bool inside) {
-    if (inside) value = gamma == nullptr ? A(1) : static_cast<A>(cuda::widen(gamma[column]));
-  }
-  __device__ __forceinline__ void widen(A (&values)[1]) { values[0] = value; }
-};
-
 constexpr int kLanesBlock = 256;
 
 /// `lanes` lanes of a warp per row, V accesses of W elements each, U rows at once to keep loads in
@@ -42,14 +15,14 @@ constexpr int kLanesBlock = 256;
 /// partial row per block.
 template <class T, class G, int W, int V, int U, Fault F>
 __global__ void __launch_bounds__(kLanesBlock, 2)
-    backward_lanes_kernel(BackwardParams<T> p, const G* __restrict__ gamma, int lanes) {
+    backward_lanes_kernel(BackwardParams<T> p, const G* __restrict__ gamma, LaneGroup lane_group) {
   using A = Access<T, W>;
   __shared__ float fold[kLanesBlock / 32][32 * V * W];
   allow_next_kernel();
-  const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
-  const std::int64_t groups = std::int64_t{gridDim.x} * kLanesBlock / lanes;
-  const std::int64_t group = (std::int64_t{blockIdx.x} * kLanesBlock + threadIdx.x) / lanes;
-  const std::int64_t warp_group = group % (32 / lanes);
+  const int lanes = lane_group.lanes(), lane = lane_group.lane(static_cast<int>(threadIdx.x));
+  const std::int64_t groups = lane_group.group(std::int64_t{gridDim.x} * kLanesBlock);
+  const std::int64_t group = lane_group.group(std::int64_t{blockIdx.x} * kLanesBlock + threadIdx.x);
+  const std::int64_t warp_group = lane_group.group(static_cast<int>(threadIdx.x) % 32);
   wait_for_previous_kernel();
 
   LaneGamma<T, G, W> scale[V];
@@ -109,7 +82,7 @@ __global__ void __launch_bounds__(kLanesBlock, 2)
         dot += dot_elements<F>(xs, dys, factors, (lane + j * lanes) * W, p);
       }
       const float projection =
-          projection_factor<F>(rstd[u], lanes_sum(dot, lanes) * rstd[u] * p.inverse_cols);
+          projection_factor<F>(rstd[u], lanes_sum(dot, lane_group) * rstd[u] * p.inverse_cols);
 #pragma unroll
       for (int j = 0; j < V; ++j) {
         const int column = (lane + j * lanes) * W;
@@ -156,23 +129,25 @@ __global__ void __launch_bounds__(kLanesBlock, 2)
 constexpr int kSplitThreads = 256;
 constexpr int kSplitHeld = 4;  // accesses of a row that a thread keeps between the dot and dx
 
-/// The sum over the block, in every thread; may be called again at once.
+/// The sum over the block, in every thread. One barrier: the next call must be of the other turn.
 template <class A>
-__device__ A split_block_sum(A value) {
-  __shared__ A warp_sums[kSplitThreads / 32];
+__device__ __forceinline__ A split_block_sum(A value, int turn) {
+  constexpr int kWarps = kSplitThreads / 32;
+  __shared__ alignas(16) A warp_sums[2][kWarps];
+#pragma unroll
   for (int offset = 16; offset > 0; offset /= 2)
     value += __shfl_xor_sync(0xFFFFFFFFu, value, offset);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = value;
+  if (threadIdx.x % 32 == 0) warp_sums[turn][threadIdx.x / 32] = value;
   __syncthreads();
   A total = A(0);
 #pragma unroll
-  for (int w = 0; w < kSplitThreads / 32; ++w) total += warp_sums[w];
+  for (int w = 0; w < kWarps; ++w) total += warp_sums[turn][w];
   return total;
 }
 
 template <class T, class G, int W, Fault F>
-__device__ void split_dx_row(const BackwardParams<T>& p, const G* gamma, std::int64_t row) {
+__device__ void split_dx_row(const BackwardParams<T>& p, const G* gamma, std::int64_t row,
+                             int turn) {
   using AccessT = Access<T, W>;
   using A = accumulation_t<T>;
   const T* x = p.x(row);
@@ -206,11 +181,13 @@ __device__ void split_dx_row(const BackwardParams<T>& p, const G* gamma, std::in
   for (int j = 0; j < kSplitHeld; ++j) {
     if (first + j * step < p.cols) add_dot(x_held[j], dy_held[j], held[j], first + j * step);
   }
+#pragma unroll 1
   for (std::int64_t column = first + kSplitHeld * step; column < p.cols; column += step) {
     auto scale = gamma_at(column);
     add_dot(AccessT::load(x + column), AccessT::load(dy + column), scale, column);
   }
-  const A projection = projection_factor<F>(rstd, split_block_sum(dot) * rstd * p.inverse_cols);
+  const A projection =
+      projection_factor<F>(rstd, split_block_sum(dot, turn) * rstd * p.inverse_cols);
   T* dx = p.dx + row_offset<F>(row, p.cols);
   const auto write = [&](const auto& x_packed, const auto& dy_packed, auto& scale,
                          std::int64_t column) {
@@ -225,6 +202,7 @@ __device__ void split_dx_row(const BackwardParams<T>& p, const G* gamma, std::in
   for (int j = 0; j < kSplitHeld; ++j) {
     if (first + j * step < p.cols) write(x_held[j], dy_held[j], held[j], first + j * step);
   }
+#pragma unroll 1
   for (std::int64_t column = first + kSplitHeld * step; column < p.cols; column += step) {
     auto scale = gamma_at(column);
     write(AccessT::load(x + column), AccessT::load(dy + column), scale, column);
@@ -235,18 +213,19 @@ __device__ void split_dx_row(const BackwardParams<T>& p, const G* gamma, std::in
 /// a partial row).
 template <class T, class G, int W, Fault F, class Out>
 __device__ void split_dgamma_columns(const BackwardParams<T>& p, std::int64_t first_access,
-                                     int column_threads, std::int64_t begin, std::int64_t end,
+                                     LaneGroup columns, std::int64_t begin, std::int64_t end,
                                      std::int64_t width, Out* out) {
   using AccessT = Access<T, W>;
   using A = accumulation_t<T>;
-  constexpr int kUnroll = 4;
+  constexpr int kUnroll = W > 1 ? 2 : 4;
   __shared__ A fold[kSplitThreads / 32][32 * W];
-  const int slots = kSplitThreads / column_threads;
-  const int slot = static_cast<int>(threadIdx.x) / column_threads,
-            place = static_cast<int>(threadIdx.x) % column_threads;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int slots = columns.group(kSplitThreads), slot = columns.group(thread);
+  const int place = columns.lane(thread);
   const std::int64_t column = (first_access + place) * W;
   A sums[W] = {};
   if (column < p.cols) {
+#pragma unroll 1
     for (std::int64_t base = begin + slot; base < end; base += std::int64_t{kUnroll} * slots) {
       typename AccessT::Packed x[kUnroll], dy[kUnroll];
       A rstd[kUnroll];
@@ -278,27 +257,26 @@ __device__ void split_dgamma_columns(const BackwardParams<T>& p, std::int64_t fi
   // Slots of a warp first, by shuffles; then the warps, through shared memory.
 #pragma unroll
   for (int e = 0; e < W; ++e) {
-    for (int offset = column_threads; offset < 32; offset *= 2) {
-      sums[e] += __shfl_xor_sync(0xFFFFFFFFu, sums[e], offset);
+#pragma unroll
+    for (int bit = 0; bit < 5; ++bit) {
+      if (bit >= columns.bits) sums[e] += __shfl_xor_sync(0xFFFFFFFFu, sums[e], 1 << bit);
     }
   }
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  if (static_cast<int>(threadIdx.x) % 32 < column_threads) {
+  if (thread % 32 < columns.lanes()) {
 #pragma unroll
-    for (int e = 0; e < W; ++e) fold[warp][place * W + e] = sums[e];
+    for (int e = 0; e < W; ++e) fold[thread / 32][place * W + e] = sums[e];
   }
   __syncthreads();
-  for (int c = static_cast<int>(threadIdx.x); c < column_threads * W; c += kSplitThreads) {
-    const std::int64_t target = first_access * W + c;
-    if (target >= width) continue;
-    A total = A(0);
+  static_assert(32 * W <= kSplitThreads, "a thread for every column");
+  const std::int64_t target = first_access * W + thread;
+  if (thread >= columns.lanes() * W || target >= width) return;
+  A total = A(0);
 #pragma unroll
-    for (int w = 0; w < kSplitThreads / 32; ++w) total += fold[w][c];
-    if constexpr (F == Fault::dgamma_accumulated) {
-      if (p.partials == nullptr) total += widen(out[target]);
-    }
-    narrow(total, out[target]);
+  for (int w = 0; w < kSplitThreads / 32; ++w) total += fold[w][thread];
+  if constexpr (F == Fault::dgamma_accumulated) {
+    if (p.partials == nullptr) total += widen(out[target]);
   }
+  narrow(total, out[target]);
 }
 
 /// One launch, two kinds of block that need nothing from each other: the first `row_blocks` compute
@@ -307,24 +285,27 @@ __device__ void split_dgamma_columns(const BackwardParams<T>& p, std::int64_t fi
 template <class T, class G, int W, Fault F>
 __global__ void __launch_bounds__(kSplitThreads)
     backward_split_kernel(BackwardParams<T> p, const G* __restrict__ gamma, G* __restrict__ dgamma,
-                          int row_blocks, int column_threads, int chunks) {
+                          int row_blocks, LaneGroup columns, int chunks, std::int64_t chunk_rows) {
   allow_next_kernel();
   wait_for_previous_kernel();
   if (static_cast<int>(blockIdx.x) < row_blocks) {
-    for (std::int64_t row = blockIdx.x; row < p.rows; row += row_blocks)
-      split_dx_row<T, G, W, F>(p, gamma, row);
+    int turn = 0;
+    for (std::int64_t row = blockIdx.x; row < p.rows; row += row_blocks, turn ^= 1)
+      split_dx_row<T, G, W, F>(p, gamma, row, turn);
     return;
   }
-  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) - row_blocks;
-  const std::int64_t chunk = index % chunks, first_access = index / chunks * column_threads;
-  const std::int64_t chunk_rows = (p.rows + chunks - 1) / chunks;
-  const std::int64_t begin = chunk * chunk_rows, end = min(begin + chunk_rows, p.rows);
-  if (p.partials != nullptr) {
-    split_dgamma_columns<T, G, W, F>(p, first_access, column_threads, begin, end, p.pitch,
-                                     p.partials + chunk * p.pitch);
-  } else {
-    split_dgamma_columns<T, G, W, F>(p, first_access, column_threads, begin, end, p.cols, dgamma);
+  const unsigned index = blockIdx.x - static_cast<unsigned>(row_blocks);
+  if (p.partials == nullptr) {
+    split_dgamma_columns<T, G, W, F>(p, std::int64_t{index} << columns.bits, columns, 0, p.rows,
+                                     p.cols, dgamma);
+    return;
   }
+  const unsigned chunk = index % static_cast<unsigned>(chunks);
+  const std::int64_t first_access = std::int64_t{index / static_cast<unsigned>(chunks)}
+                                    << columns.bits;
+  const std::int64_t begin = chunk * chunk_rows, end = min(begin + chunk_rows, p.rows);
+  split_dgamma_columns<T, G, W, F>(p, first_access, columns, begin, end, p.pitch,
+                                   p.partials + chunk * p.pitch);
 }
 
 }  // namespace rmsnorm::kernels::cuda

@@ -2,6 +2,8 @@
 
 #include "kernels/cuda/finalize.cuh"
 #include "kernels/cuda/tuned_ring_launch.cuh"
+#include "kernels/cuda/tuned_thread_ring.cuh"
+#include "kernels/cuda/tuned_tile.cuh"
 
 namespace rmsnorm::kernels::cuda {
 
@@ -20,10 +22,16 @@ cudaError_t launch_finalize(const rmsnorm_backward_args& args, const BackwardPla
       const cudaError_t status = pace_count_address(context.device_index, pace_count);
       if (status != cudaSuccess) return status;
     }
-    return launch_kernel<finalize_kernel<G, kernel_fault(F)>>(
-        launch_of(context, (args.cols + kFinalizeColumns - 1) / kFinalizeColumns, kFinalizeThreads),
-        limit, partials, static_cast<G*>(args.dgamma), plan.partial_rows, pitch, args.cols,
-        pace_count);
+    const bool next_may_start = plan.path != BackwardPath::lanes || context.aligned;
+    const auto run = [&](auto lanes) {
+      constexpr int kColumns = 4 * lanes();
+      return launch_kernel<finalize_kernel<G, lanes(), kernel_fault(F)>>(
+          launch_of(context, (args.cols + kColumns - 1) / kColumns, kFinalizeThreads), limit,
+          partials, static_cast<G*>(args.dgamma), plan.partial_rows, pitch, args.cols, pace_count,
+          next_may_start);
+    };
+    if (plan.partial_rows <= 32) return run(std::integral_constant<int, 128>{});
+    return run(std::integral_constant<int, 8>{});
   }
 }
 
@@ -36,30 +44,82 @@ cudaError_t launch_split(const rmsnorm_backward_args& args, const BackwardPlan& 
   const G* gamma = static_cast<const G*>(args.gamma);
   G* dgamma = static_cast<G*>(args.dgamma);
   const int chunks = plan.partial_rows > 0 ? plan.partial_rows : 1;
+  const std::int64_t chunk_rows = (args.rows + chunks - 1) / chunks;
+  const LaneGroup columns = lane_group(plan.column_threads);
   if constexpr (!std::is_same_v<T, double>) {
     if (context.aligned) {
       return launch_kernel<backward_split_kernel<T, G, kPack<T>, kernel_fault(F)>>(
-          launch, limit, p, gamma, dgamma, plan.row_blocks, plan.column_threads, chunks);
+          launch, limit, p, gamma, dgamma, plan.row_blocks, columns, chunks, chunk_rows);
     }
   }
   return launch_kernel<backward_split_kernel<T, G, 1, kernel_fault(F)>>(
-      launch, limit, p, gamma, dgamma, plan.row_blocks, plan.column_threads, chunks);
+      launch, limit, p, gamma, dgamma, plan.row_blocks, columns, chunks, chunk_rows);
 }
 
 template <class T, class G, Fault F>
 cudaError_t launch_lanes(const rmsnorm_backward_args& args, const BackwardPlan& plan,
                          const TunedContext& context, const BackwardParams<T>& p) {
   constexpr Fault K = kernel_fault(F);
-  const Launch launch = launch_of(context, plan.blocks, plan.group_threads);
+  Launch launch = launch_of(context, plan.blocks, plan.group_threads);
   const std::size_t limit = context.device.shared_bytes;
   const G* gamma = static_cast<const G*>(args.gamma);
+  const LaneGroup group = lane_group(plan.lanes);
   if (context.aligned) {
-    return launch_kernel<backward_lanes_kernel<T, G, kPack<T>, 1, 4, K>>(launch, limit, p, gamma,
-                                                                         plan.lanes);
+    // Shared memory that nobody uses, so that no SM takes more than its share of the blocks: those
+    // that start while the kernel before still holds some SMs would crowd the others.
+    const std::size_t per_sm = (launch.blocks + context.device.sms - 1) / context.device.sms;
+    const std::size_t share = limit / per_sm;
+    if (share > kLanesRingBytes + 2048) launch.shared_bytes = share - kLanesRingBytes - 2048;
+    return launch_kernel<backward_lanes_ring_kernel<T, G, K>>(launch, limit, p, gamma, group);
   }
   return with_share<K, 1, 2, 4, 8>(plan.vectors, [&](auto v) {
-    return launch_kernel<backward_lanes_kernel<T, G, 1, v(), v() == 8 ? 2 : 4, K>>(
-        launch, limit, p, gamma, plan.lanes);
+    return launch_kernel<backward_lanes_kernel<T, G, 1, v(), v() == 8 ? 2 : 4, K>>(launch, limit, p,
+                                                                                   gamma, group);
+  });
+}
+
+template <class T, class G, Fault F>
+cudaError_t launch_block(const rmsnorm_backward_args& args, const BackwardPlan& plan,
+                         const TunedContext& context, const BackwardParams<T>& p) {
+  constexpr Fault K = kernel_fault(F);
+  Launch launch = launch_of(context, plan.blocks, plan.group_threads);
+  const std::size_t limit = context.device.shared_bytes;
+  const G* gamma = static_cast<const G*>(args.gamma);
+  const auto run = [&](auto shape) {
+    using Shape = decltype(shape);
+    launch.shared_bytes =
+        std::size_t{2} * Shape::kStages * Shape::kVectors * plan.group_threads * 16;
+    // Three vectors beside a float32 gamma spill without the registers that the guard leaves free.
+    constexpr bool kSpills = Shape::kVectors == 3 && sizeof(G) > sizeof(T);
+    if constexpr (has_all_kernels(K) && !kSpills) {
+      if (plan.group_threads == Shape::kThreads &&
+          args.cols == std::int64_t{Shape::kThreads} * Shape::kVectors * kPack<T>) {
+        return launch_kernel<backward_block_kernel<T, G, Shape, true, K>>(launch, limit, p, gamma);
+      }
+    }
+    return launch_kernel<backward_block_kernel<T, G, Shape, false, K>>(launch, limit, p, gamma);
+  };
+  if constexpr (has_all_kernels(K)) {
+    if (plan.vectors == 2 && plan.group_threads > 256) return run(BlockShape<2, 2, 512, 1>{});
+    if (plan.vectors == 2 && plan.stages == 3) return run(BlockShape<2, 3, 256, 2>{});
+    if (plan.vectors == 2) return run(BlockShape<2, 2, 256, 2>{});
+    return run(BlockShape<3, 2, 256, 2>{});
+  } else {
+    return run(BlockShape<3, 2, 512, 1>{});
+  }
+}
+
+template <class T, class G, Fault F>
+cudaError_t launch_tile(const rmsnorm_backward_args& args, const BackwardPlan& plan,
+                        const Problem& problem, const TunedContext& context,
+                        const BackwardParams<T>& p) {
+  constexpr Fault K = kernel_fault(F);
+  Launch launch = launch_of(context, plan.blocks, kTileThreads);
+  launch.shared_bytes = tile_shared_bytes(problem, plan.tile_rows, 2);
+  const G* gamma = static_cast<const G*>(args.gamma);
+  return with_tile_lanes<K>(plan.lanes, plan.vectors, [&](auto lanes) {
+    return launch_kernel<backward_tile_kernel<T, G, decltype(lanes), K>>(
+        launch, context.device.shared_bytes, p, gamma, plan.tile_rows);
   });
 }
 
@@ -86,8 +146,14 @@ cudaError_t launch_backward(const rmsnorm_backward_args& args, const BackwardPla
       case BackwardPath::lanes:
         status = launch_lanes<T, G, F>(args, plan, context, p);
         break;
+      case BackwardPath::block:
+        status = launch_block<T, G, F>(args, plan, context, p);
+        break;
       case BackwardPath::ring:
         status = launch_ring<T, G, F>(args, plan, problem, context, p);
+        break;
+      case BackwardPath::tile:
+        status = launch_tile<T, G, F>(args, plan, problem, context, p);
         break;
       case BackwardPath::split:
         status = launch_split<T, G, F>(args, plan, context, p);

@@ -10,32 +10,31 @@
 
 namespace rmsnorm::kernels::cuda {
 
-constexpr int kMaxWarps = 16;
-
 /// The sum over the block with one barrier: every thread adds the warps' sums itself. Once per
 /// kernel.
 __device__ __forceinline__ float block_sum_once(float value) {
-  __shared__ float warp_sums[kMaxWarps];
+  __shared__ alignas(16) float warp_sums[kMaxWarps];
   value = lanes_sum(value);
-  if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = value;
+  const int thread = static_cast<int>(threadIdx.x), warps = static_cast<int>(blockDim.x) / 32;
+  if (thread % 32 == 0) warp_sums[thread / 32] = value;
+  if (thread >= warps && thread < kMaxWarps) warp_sums[thread] = 0;
   __syncthreads();
-  const int warps = static_cast<int>(blockDim.x) / 32;
-  float total = 0;
-  for (int w = 0; w < warps; ++w) total += warp_sums[w];
-  return total;
+  return sum_of_warps(warp_sums);
 }
 
-/// `lanes` lanes of a warp per row, V accesses of W elements each; shuffles only. kRows rows at
-/// once, because one leaves too few loads in flight. gamma is loaded before the sums, so that its
-/// latency hides behind x.
-template <class T, class G, int W, int V, int kRows, Fault F>
+/// Some lanes of a warp per row, V vectors each; shuffles only. kRows rows at once, because one
+/// leaves too few loads in flight. gamma is loaded before the sums, so that its latency hides
+/// behind x.
+template <class T, class G, int V, int kRows, Fault F>
 __global__ void __launch_bounds__(256)
-    forward_lanes_kernel(ForwardParams<T> p, const G* __restrict__ gamma, int lanes) {
+    forward_lanes_kernel(ForwardParams<T> p, const G* __restrict__ gamma, LaneGroup group) {
+  constexpr int W = kPack<T>;
   using A = Access<T, W>;
   allow_next_kernel();
-  const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
-  const std::int64_t groups = 256 / lanes;
-  const std::int64_t first = blockIdx.x * groups * kRows + threadIdx.x / lanes;
+  const int thread = static_cast<int>(threadIdx.x), lane = group.lane(thread);
+  const int lanes = group.lanes(), groups = group.group(256);
+  const int cols = static_cast<int>(p.cols);
+  const std::int64_t first = std::int64_t{blockIdx.x} * groups * kRows + group.group(thread);
   wait_for_previous_kernel();
   typename A::Packed packed[kRows][V];
 #pragma unroll
@@ -44,18 +43,18 @@ __global__ void __launch_bounds__(256)
     const T* x = p.x(row < p.rows ? row : 0);
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-      const std::int64_t column = (lane + j * lanes) * W;
-      const bool inside = row < p.rows && column < p.cols;
+      const int column = (lane + j * lanes) * W;
+      const bool inside = row < p.rows && column < cols;
       packed[r][j] = !inside  ? A::zero()
                      : V == 1 ? A::load_streaming(x + column)
                               : A::load(x + column);
     }
   }
-  float scale[V][W];
+  LaneGamma<T, G, W> scale[V];
 #pragma unroll
   for (int j = 0; j < V; ++j) {
-    const std::int64_t column = (lane + j * lanes) * W;
-    if (column < p.cols) load_gamma<T, G, W>(gamma, column, scale[j]);
+    const int column = (lane + j * lanes) * W;
+    scale[j].load(gamma, column, column < cols);
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
@@ -67,15 +66,16 @@ __global__ void __launch_bounds__(256)
       A::widen(packed[r][j], values);
       sum = add_squares<F>(sum, values, (lane + j * lanes) * W, p);
     }
-    const float rstd = inverse_rms<F>(lanes_sum(sum, lanes), p);
+    const float rstd = inverse_rms<F>(lanes_sum(sum, group), p);
     if (row >= p.rows) continue;
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-      const std::int64_t column = (lane + j * lanes) * W;
-      if (column >= p.cols) continue;
-      float values[W];
+      const int column = (lane + j * lanes) * W;
+      if (column >= cols) continue;
+      float values[W], factors[W];
       A::widen(packed[r][j], values);
-      store_elements<F>(values, scale[j], rstd, p.y + row_offset<F>(row, p.cols) + column, row,
+      scale[j].widen(factors);
+      store_elements<F>(values, factors, rstd, p.y + row_offset<F>(row, p.cols) + column, row,
                         column, p);
     }
     if (lane == 0 && p.rstd != nullptr) keep_rstd<F>(p, row, rstd);
@@ -115,7 +115,10 @@ __global__ void __launch_bounds__(512)
   const float rstd = inverse_rms<F>(block_sum_once(sum), p);
   if (threadIdx.x == 0 && p.rstd != nullptr) keep_rstd<F>(p, row, rstd);
 #pragma unroll
-  for (int j = 0; j < V; ++j) pin(packed[j]);  // not the widened row across the barrier
+  for (int j = 0; j < V; ++j) {
+    pin(packed[j]);  // not the widened row across the barrier
+    scale[j].pin();
+  }
   uint4* y = reinterpret_cast<uint4*>(p.y + row_offset<F>(row, p.cols));
 #pragma unroll
   for (int j = 0; j < V; ++j) {
@@ -254,13 +257,10 @@ __global__ void __launch_bounds__(512)
   }
 }
 
-/// The W elements of gamma from `column` = vector * W + head on, from two aligned vectors: head is
-/// the block's, so the branches are uniform and nothing is indexed at run time.
+/// The W elements that begin `head` elements after the start of `low`, and go on in `high`. `head`
+/// is the block's, so the branches are uniform and nothing is indexed at run time.
 template <class T>
-__device__ __forceinline__ uint4 load_gamma_shifted(const T* gamma, int vector, int head) {
-  const uint4* source = reinterpret_cast<const uint4*>(gamma) + vector;
-  const uint4 low = __ldg(source);
-  const uint4 high = head == 0 ? low : __ldg(source + 1);
+__device__ __forceinline__ uint4 joined(const uint4& low, const uint4& high, int head) {
   std::uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
   const int head_words = head * static_cast<int>(sizeof(T)) / 4;
   if (head_words & 2) {
@@ -280,13 +280,20 @@ __device__ __forceinline__ uint4 load_gamma_shifted(const T* gamma, int vector, 
 
 /// Rows that start at any element, where x and y lie equally far past a 16-byte boundary: the
 /// vectors inside a row are read and written whole, the few elements before and after them one per
-/// thread. A block per row.
-template <class T, class G, int V, Fault F>
-__global__ void __launch_bounds__(512)
+/// thread. A block per row, or a warp (kWarp) for short ones.
+template <class T, class G, int V, bool kWarp, Fault F>
+__global__ void __launch_bounds__(kWarp ? 256 : 512, kWarp    ? (V == 4 ? 3 : 1)
+                                                     : V == 2 ? 3
+                                                     : V == 4 ? 2
+                                                              : 1)
     forward_peel_kernel(ForwardParams<T> p, const G* __restrict__ gamma) {
   constexpr int W = kPack<T>;
   allow_next_kernel();
-  const std::int64_t row = blockIdx.x;
+  const int t = static_cast<int>(threadIdx.x) % (kWarp ? 32 : 512);
+  const int threads = kWarp ? 32 : static_cast<int>(blockDim.x);
+  const std::int64_t row =
+      kWarp ? std::int64_t{blockIdx.x} * 8 + threadIdx.x / 32 : std::int64_t{blockIdx.x};
+  if (kWarp && row >= p.rows) return;
   wait_for_previous_kernel();
   const T* x = p.x(row);
   T* y = p.y + row_offset<F>(row, p.cols);
@@ -300,46 +307,60 @@ __global__ void __launch_bounds__(512)
   // The left-over elements: thread t takes the t-th, first those before the vectors, then those
   // behind.
   const int edges = cols - vectors * W;
-  const int t = static_cast<int>(threadIdx.x);
   const int edge = t < head ? t : t + vectors * W;
   const float edge_value = t < edges ? widen(x[edge]) : 0.0f;
+  float edge_factor = 1.0f;
+  if (t < edges && gamma != nullptr) edge_factor = static_cast<float>(widen(gamma[edge]));
 
   const uint4* body = reinterpret_cast<const uint4*>(x + head);
   uint4 packed[V];
 #pragma unroll
   for (int j = 0; j < V; ++j) {
-    const int vector = static_cast<int>(threadIdx.x + j * blockDim.x);
+    const int vector = t + j * threads;
     packed[j] = vector < vectors ? body[vector] : uint4{0, 0, 0, 0};
   }
+  // The loads of x leave first, whatever branches gamma's take.
+  asm volatile("" ::: "memory");
   // The second of a thread's two vectors of gamma may lie behind its end in the last vector of the
   // row.
   const auto shifted = [&](int vector) {
     return std::is_same_v<T, G> && gamma_aligned && (vector + 2) * W <= cols;
   };
-  uint4 scale[V];
+  uint4 low[V], high[V];
 #pragma unroll
   for (int j = 0; j < V; ++j) {
-    const int vector = static_cast<int>(threadIdx.x + j * blockDim.x);
-    if (shifted(vector))
-      scale[j] = load_gamma_shifted(reinterpret_cast<const T*>(gamma), vector, head);
+    const int vector = t + j * threads;
+    if (!shifted(vector)) continue;
+    const uint4* source = reinterpret_cast<const uint4*>(gamma) + vector;
+    low[j] = __ldg(source);
+    high[j] = head == 0 ? low[j] : __ldg(source + 1);
   }
-  float edge_factor = 1.0f;
-  if (t < edges && gamma != nullptr) edge_factor = static_cast<float>(widen(gamma[edge]));
   float sum = add_squares<F>(0.0f, {edge_value}, edge, p);
 #pragma unroll
   for (int j = 0; j < V; ++j) {
     float values[W];
     widen_pack<T>(packed[j], values);
-    sum = add_squares<F>(sum, values, head + static_cast<int>(threadIdx.x + j * blockDim.x) * W, p);
+    sum = add_squares<F>(sum, values, head + (t + j * threads) * W, p);
   }
-  const float rstd = inverse_rms<F>(block_sum_once(sum), p);
-  if (threadIdx.x == 0 && p.rstd != nullptr) keep_rstd<F>(p, row, rstd);
-  if (t < edges) store_elements<F>({edge_value}, {edge_factor}, rstd, y + edge, row, edge, p);
+  uint4 scale[V];
 #pragma unroll
-  for (int j = 0; j < V; ++j) pin(packed[j]);
+  for (int j = 0; j < V; ++j) scale[j] = joined<T>(low[j], high[j], head);
+  float total;
+  if constexpr (kWarp) {
+    total = lanes_sum(sum);
+  } else {
+    total = block_sum_once(sum);
+  }
+  const float rstd = inverse_rms<F>(total, p);
+  if (t == 0 && p.rstd != nullptr) keep_rstd<F>(p, row, rstd);
 #pragma unroll
   for (int j = 0; j < V; ++j) {
-    const int vector = static_cast<int>(threadIdx.x + j * blockDim.x);
+    pin(packed[j]);
+    pin(scale[j]);
+  }
+#pragma unroll
+  for (int j = 0; j < V; ++j) {
+    const int vector = t + j * threads;
     if (vector >= vectors) continue;
     const int column = head + vector * W;
     float values[W], factors[W];
@@ -361,6 +382,8 @@ __global__ void __launch_bounds__(512)
       }
     }
   }
+  // Last: the whole vectors of the other threads need not wait for these.
+  if (t < edges) store_elements<F>({edge_value}, {edge_factor}, rstd, y + edge, row, edge, p);
 }
 
 }  // namespace rmsnorm::kernels::cuda

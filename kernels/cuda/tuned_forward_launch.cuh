@@ -3,53 +3,64 @@
 #include "kernels/cuda/rowwise.cuh"
 #include "kernels/cuda/tuned_forward.cuh"
 #include "kernels/cuda/tuned_launch.cuh"
+#include "kernels/cuda/tuned_tile.cuh"
 
 namespace rmsnorm::kernels::cuda {
 
 template <class T, class G, Fault F>
 cudaError_t launch_forward(const rmsnorm_forward_args& args, const ForwardPlan& plan,
-                           const TunedContext& context) {
+                           const Problem& problem, const TunedContext& context) {
   const std::size_t limit = context.device.shared_bytes;
   constexpr Fault K = kernel_fault(F);
   const G* gamma = static_cast<const G*>(args.gamma);
   if constexpr (std::is_same_v<T, double>) {
     return launch_rowwise_forward<T, G, F>(args);
   } else {
-    const ForwardParams<T> p{RowAddress<T>(args.x, args.rows),
-                             static_cast<T*>(args.y),
-                             static_cast<float*>(args.rstd),
-                             args.rows,
-                             args.cols,
-                             added_eps<F>(static_cast<float>(args.eps), SpacingAtOne<T>::value),
-                             static_cast<float>(denominator<F>(args.rows, args.cols))};
+    const ForwardParams<T> p{
+        RowAddress<T>(args.x, args.rows),
+        static_cast<T*>(args.y),
+        static_cast<float*>(args.rstd),
+        args.rows,
+        args.cols,
+        added_eps<F>(static_cast<float>(args.eps), SpacingAtOne<T>::value),
+        static_cast<float>(1.0 / static_cast<double>(denominator<F>(args.rows, args.cols)))};
     switch (plan.path) {
       case ForwardPath::lanes: {
         const int rows_at_once = has_all_kernels(K) ? plan.rows : 1;
         const std::int64_t rows_per_block = plan.threads / plan.lanes * rows_at_once;
         const Launch launch =
             launch_of(context, (args.rows + rows_per_block - 1) / rows_per_block, plan.threads);
-        const auto run = [&](auto width, auto vectors) {
+        return with_share<K, 1, 2, 4>(plan.vectors, [&](auto vectors) {
           return with_share<K, 2, 1>(rows_at_once, [&](auto rows) {
-            return launch_kernel<forward_lanes_kernel<T, G, width(), vectors(), rows(), K>>(
-                launch, limit, p, gamma, plan.lanes);
+            return launch_kernel<forward_lanes_kernel<T, G, vectors(), rows(), K>>(
+                launch, limit, p, gamma, lane_group(plan.lanes));
           });
-        };
-        if (context.aligned) {
-          return with_share<K, 1, 2, 4>(plan.vectors, [&](auto v) {
-            return run(std::integral_constant<int, kPack<T>>{}, v);
-          });
-        }
-        return with_share<K, 1, 2, 4, 8>(
-            plan.vectors, [&](auto v) { return run(std::integral_constant<int, 1>{}, v); });
+        });
       }
       case ForwardPath::block:
-        return with_share<K, 2, 3, 4, 8>(plan.vectors, [&](auto v) {
+        return with_share<K, 2, 4, 8>(plan.vectors, [&](auto v) {
           return launch_kernel<forward_block_kernel<T, G, v(), K>>(
               launch_of(context, args.rows, plan.threads), limit, p, gamma);
         });
+      case ForwardPath::tile: {
+        Launch launch = launch_of(context, (args.rows + plan.rows - 1) / plan.rows, kTileThreads);
+        launch.shared_bytes = tile_shared_bytes(problem, plan.rows, 1);
+        return with_tile_lanes<K>(plan.lanes, plan.vectors, [&](auto lanes) {
+          using Lanes = decltype(lanes);
+          return problem.dense ? launch_kernel<forward_tile_kernel<T, G, Lanes, false, K>>(
+                                     launch, limit, p, gamma, plan.rows)
+                               : launch_kernel<forward_tile_kernel<T, G, Lanes, true, K>>(
+                                     launch, limit, p, gamma, plan.rows);
+        });
+      }
+      case ForwardPath::peel_warp:
+        return with_share<K, 1, 2, 4>(plan.vectors, [&](auto v) {
+          return launch_kernel<forward_peel_kernel<T, G, v(), true, K>>(
+              launch_of(context, (args.rows + 7) / 8, plan.threads), limit, p, gamma);
+        });
       case ForwardPath::peel:
-        return with_share<K, 2, 3, 4, 8>(plan.vectors, [&](auto v) {
-          return launch_kernel<forward_peel_kernel<T, G, v(), K>>(
+        return with_share<K, 2, 4, 8>(plan.vectors, [&](auto v) {
+          return launch_kernel<forward_peel_kernel<T, G, v(), false, K>>(
               launch_of(context, args.rows, plan.threads), limit, p, gamma);
         });
       case ForwardPath::cluster: {

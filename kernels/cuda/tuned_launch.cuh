@@ -5,6 +5,7 @@
 #include "kernels/cuda/policy.hpp"
 #include "kernels/cuda/rowwise.cuh"
 #include "kernels/cuda/tuned.hpp"
+#include "kernels/cuda/tuned_tile.cuh"
 
 // From a plan to a launch: one template per path, instantiated for a pair of dtypes by the
 // tuned_*.cu files. What tuned_forward_launch.cuh, tuned_ring_launch.cuh and
@@ -20,6 +21,13 @@ inline Launch launch_of(const TunedContext& context, std::int64_t blocks, int th
   launch.stream = context.stream;
   launch.device = context.device_index;
   return launch;
+}
+
+/// Of a power of two.
+inline LaneGroup lane_group(int lanes) {
+  LaneGroup group{0};
+  while (group.lanes() < lanes) ++group.bits;
+  return group;
 }
 
 /// Calls run(std::integral_constant<int, V>) for the V that equals `value`.
@@ -45,6 +53,31 @@ cudaError_t with_share(int value, Run run) {
   if constexpr (has_all_kernels(F)) return with_constant<kValues...>(value, run);
   constexpr int values[] = {kValues...};
   return run(std::integral_constant<int, values[sizeof...(kValues) - 1]>{});
+}
+
+/// Calls run(TileLanes) for the lanes of a row and the elements per lane; a mutant has the largest
+/// alone, which does for all.
+template <Fault F, class Run>
+cudaError_t with_tile_lanes(int lanes, int elements, Run run) {
+  if constexpr (has_all_kernels(F)) {
+    switch (elements == 8 ? lanes : 0) {
+      case 1:
+        return run(TileLanes<0, 8>{});
+      case 2:
+        return run(TileLanes<1, 8>{});
+      case 4:
+        return run(TileLanes<2, 8>{});
+      case 8:
+        return run(TileLanes<3, 8>{});
+      case 16:
+        return run(TileLanes<4, 8>{});
+      case 32:
+        return run(TileLanes<5, 8>{});
+      default:
+        break;
+    }
+  }
+  return run(TileLanes<5, 12>{});
 }
 
 /// The fault that the kernels are compiled with: none of theirs where it is the host's.

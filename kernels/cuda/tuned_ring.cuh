@@ -31,15 +31,14 @@ struct RingParams {
 
 constexpr int kRingMaxGroups = 16;
 constexpr int kRingMaxCluster = 16;
-constexpr int kRingMaxWarps = 16;  // of a group
-constexpr int kExchanges = 6;      // turns of a cluster that may be under way at once
+constexpr int kExchanges = 6;  // turns of a cluster that may be under way at once
 
 /// The start of a ring block's shared memory; the stages follow, at a multiple of 128 bytes.
 struct RingHeader {
   std::uint64_t full[kMaxRingSlots], empty[kMaxRingSlots], exchanged[kExchanges];
   union {
-    float group_sums[kRingMaxGroups][2][kRingMaxWarps];
-    float cluster_sums[kExchanges][kRingMaxCluster][kRingMaxWarps];
+    float group_sums[kRingMaxGroups][2][kMaxWarps];
+    float cluster_sums[kExchanges][kRingMaxCluster][kMaxWarps];
   };
 };
 static_assert(sizeof(RingHeader) <= kRingHeaderBytes);
@@ -92,22 +91,11 @@ class Pacer {
   unsigned seen_ = 0;
 };
 
-/// The sum of a group's warps, the same in every thread; slots beyond its warps are zero.
-__device__ __forceinline__ float sum_of_warps(const float* sums) {
-  float total = 0;
-#pragma unroll
-  for (int i = 0; i < kRingMaxWarps / 4; ++i) {
-    const float4 four = reinterpret_cast<const float4*>(sums)[i];
-    total += (four.x + four.y) + (four.z + four.w);
-  }
-  return total;
-}
-
 /// The sum of all warps of a cluster of up to 16 blocks: each lane adds some, a shuffle the rest.
 __device__ __forceinline__ float sum_of_cluster(const float* sums, int cluster) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   float total = 0;
-  for (int i = lane; i < cluster * kRingMaxWarps / 4; i += 32) {
+  for (int i = lane; i < cluster * kMaxWarps / 4; i += 32) {
     const float4 four = reinterpret_cast<const float4*>(sums)[i];
     total += (four.x + four.y) + (four.z + four.w);
   }
@@ -159,7 +147,7 @@ template <bool kCluster>
 __device__ __forceinline__ void prepare_ring(RingHeader& header, int slots, unsigned full_arrivals,
                                              unsigned empty_arrivals) {
   float* sums = &header.cluster_sums[0][0][0];
-  for (int i = static_cast<int>(threadIdx.x); i < kExchanges * kRingMaxCluster * kRingMaxWarps;
+  for (int i = static_cast<int>(threadIdx.x); i < kExchanges * kRingMaxCluster * kMaxWarps;
        i += static_cast<int>(blockDim.x)) {
     sums[i] = 0;
   }
@@ -205,26 +193,6 @@ struct RingLayout {
   __device__ __forceinline__ unsigned dy(int stage) const {
     return part_bytes * static_cast<unsigned>(2 * groups * stage + groups + group);
   }
-};
-
-/// Walks over rows first, first + step, ... of a tensor: one addition a row where rows lie in one
-/// level.
-template <class T>
-class RowCursor {
- public:
-  __device__ RowCursor(const RowAddress<T>& rows, std::int64_t first, std::int64_t step,
-                       std::int64_t offset)
-      : rows_(rows), at_(rows(first) + offset), row_(first), step_(step), offset_(offset) {}
-  __device__ __forceinline__ const T* get() const { return at_; }
-  __device__ __forceinline__ void next() {
-    row_ += step_;
-    at_ = rows_.inner_rows == 0 ? at_ + step_ * rows_.stride : rows_(row_) + offset_;
-  }
-
- private:
-  const RowAddress<T>& rows_;
-  const T* at_;
-  std::int64_t row_, step_, offset_;
 };
 
 /// The warp that fills the ring. Each group has a lane that copies its rows, side by side, so that

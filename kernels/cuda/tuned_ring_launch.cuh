@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/tuned_launch.cuh"
 #include "kernels/cuda/tuned_ring_elements.cuh"
+#include "kernels/cuda/tuned_ring_shifted.cuh"
 #include "kernels/cuda/tuned_ring_vectors.cuh"
 
 namespace rmsnorm::kernels::cuda {
@@ -33,11 +34,11 @@ ElementWindows<T> windows_of(const rmsnorm_backward_args& args) {
   return {x_begin, x_end, dy_begin, dy_end};
 }
 
-/// The ring as its kernels take it: a mutant has that for the longest of the rows that start
-/// anywhere alone.
+/// The ring as its kernels take it: of those for single elements a mutant has the longest rows'
+/// alone.
 template <Fault K>
-BackwardPlan ring_with_kernels(BackwardPlan plan, bool aligned) {
-  if (!has_all_kernels(K) && !aligned) {
+BackwardPlan ring_with_kernels(BackwardPlan plan) {
+  if (!has_all_kernels(K) && plan.elements) {
     plan.groups = 1;
     plan.group_threads = 480;
     plan.vectors = 32;
@@ -50,7 +51,7 @@ cudaError_t launch_ring(const rmsnorm_backward_args& args, const BackwardPlan& p
                         const Problem& problem, const TunedContext& context,
                         const BackwardParams<T>& p) {
   constexpr Fault K = kernel_fault(F);
-  const BackwardPlan plan = ring_with_kernels<K>(planned, context.aligned);
+  const BackwardPlan plan = ring_with_kernels<K>(planned);
   const std::size_t limit = context.device.shared_bytes;
   const G* gamma = static_cast<const G*>(args.gamma);
   Launch launch = launch_of(context, plan.blocks, plan.groups * plan.group_threads + 32);
@@ -61,6 +62,12 @@ cudaError_t launch_ring(const rmsnorm_backward_args& args, const BackwardPlan& p
   if (!context.aligned) {
     ring.part_bytes = ring_part_bytes(problem, plan);
     const ElementWindows<T> windows = windows_of<T>(args);
+    if (!plan.elements) {
+      return with_share<K, 2, 3, 4, 5, 6>(plan.vectors, [&](auto v) {
+        return launch_kernel<backward_ring_shifted_kernel<T, G, v(), K>>(launch, limit, p, gamma,
+                                                                         ring, windows);
+      });
+    }
     const auto run = [&](auto elements, auto threads) {
       return launch_kernel<backward_ring_elements_kernel<T, G, elements(), threads(), K>>(
           launch, limit, p, gamma, ring, windows);

@@ -120,12 +120,40 @@ __device__ __forceinline__ void pin(uint4& v) {
   asm volatile("" : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w));
 }
 
-/// The sum of `value` over groups of `lanes` neighbouring lanes (a power of two), in every lane.
-__device__ __forceinline__ float lanes_sum(float value, int lanes = 32) {
-  for (int offset = lanes / 2; offset > 0; offset /= 2) {
-    value += __shfl_xor_sync(0xFFFFFFFFu, value, offset);
+/// A power of two of neighbouring lanes of a warp, by its exponent: dividing by a number that the
+/// compiler does not know takes fifty instructions.
+struct LaneGroup {
+  int bits;
+
+  __host__ __device__ int lanes() const { return 1 << bits; }
+  __device__ __forceinline__ int lane(int thread) const { return thread & (lanes() - 1); }
+  template <class I>
+  __device__ __forceinline__ I group(I thread) const {
+    return thread >> bits;
+  }
+};
+
+/// The sum of `value` over the lanes of a group, in every lane.
+__device__ __forceinline__ float lanes_sum(float value, LaneGroup group = {5}) {
+#pragma unroll
+  for (int bit = 4; bit >= 0; --bit) {
+    if (bit < group.bits) value += __shfl_xor_sync(0xFFFFFFFFu, value, 1 << bit);
   }
   return value;
+}
+
+constexpr int kMaxWarps = 16;  // that work on one row in a block
+
+/// The sum of kMaxWarps sums in shared memory, the same in every thread; those of absent warps are
+/// zeros. Wide reads side by side: a loop over the warps takes as long as the rest of a short row.
+__device__ __forceinline__ float sum_of_warps(const float* sums) {
+  float total = 0;
+#pragma unroll
+  for (int i = 0; i < kMaxWarps / 4; ++i) {
+    const float4 four = reinterpret_cast<const float4*>(sums)[i];
+    total += (four.x + four.y) + (four.z + four.w);
+  }
+  return total;
 }
 
 }  // namespace rmsnorm::kernels::cuda

@@ -1,5 +1,7 @@
 #include "check/check.hpp"
 
+#include <algorithm>
+
 #include "operator/kernels.hpp"
 #include "reference/tensor_tables.hpp"
 #include "support/catch.hpp"
@@ -85,6 +87,30 @@ TEST_CASE("CUDA kernels pass on both sides of every tile edge", "[check]") {
   }
 }
 
+// Enough rows for the persistent backward kernels, and several for every block or group of them:
+// columns on both sides of the edges at which the plan changes.
+TEST_CASE("CUDA kernels pass on many rows on both sides of every edge of the plan", "[check]") {
+  const rmsnorm_implementation* tuned = find_kernels("tuned", RMSNORM_CUDA);
+  for (const std::int64_t cols :
+       {3,     8,     33,    128,   129,   136,   255,   256,   257,   264,  383,  385,  512,
+        513,   520,   1000,  1024,  1025,  1032,  2048,  2049,  2056,  2304, 3000, 3584, 3592,
+        4096,  4097,  4104,  5120,  6144,  6152,  8184,  8192,  8193,  8200, 9601, 9607, 15360,
+        15368, 16384, 16385, 16392, 19201, 19999, 23033, 23041, 32768, 32776}) {
+    const std::int64_t rows = std::max<std::int64_t>(401, 3'000'001 / cols);
+    for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
+      for (const Operation operation : {Operation::forward, Operation::backward, Operation::gamma})
+        check_passes(*tuned, operation, {rows, cols, dtype});
+    }
+  }
+  for (const std::int64_t cols : {33, 257, 2304, 4096, 4097, 8192, 16384}) {
+    const std::int64_t rows = std::max<std::int64_t>(401, 1'000'001 / cols);
+    for (const Layout layout : {Layout::offset, Layout::row_strided, Layout::heads}) {
+      check_passes(*tuned, Operation::backward,
+                   {rows, cols, Dtype::float16, layout, GammaKind::float32});
+    }
+  }
+}
+
 // For compute-sanitizer, under which all is some hundred times slower: small, ragged, misaligned,
 // strided. Operation::gamma runs the forward and both halves of the backward.
 TEST_CASE("Small ragged cases for the sanitizers", "[.sanitizer]") {
@@ -108,8 +134,8 @@ TEST_CASE("Small ragged cases for the sanitizers", "[.sanitizer]") {
   }
 }
 
-// Two block-wide sums one after the other, and the paths that only many rows take: lanes, and the
-// ring with aligned rows and with rows that start anywhere.
+// Two block-wide sums one after the other, and the paths that only many rows take: lanes, tiles,
+// the ring with aligned rows and with rows that start anywhere, and a block per row.
 TEST_CASE("B028 sums that follow each other in a block share no memory unguarded", "[.sanitizer]") {
   for (const rmsnorm_implementation* table : built_in_tables()) {
     for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
@@ -117,7 +143,7 @@ TEST_CASE("B028 sums that follow each other in a block share no memory unguarded
         check_passes(*table, Operation::gamma, {rows, cols, dtype});
       }
     }
-    for (const std::int64_t cols : {520, 521}) {
+    for (const std::int64_t cols : {33, 520, 521, 2056}) {
       check_passes(*table, Operation::gamma, {513, cols, Dtype::bfloat16});
     }
   }

@@ -1,7 +1,9 @@
 #include "kernels/cuda/policy.hpp"
 
-#include <set>
+#include <algorithm>
+#include <limits>
 
+#include "kernels/common/divisor.hpp"
 #include "support/catch.hpp"
 
 using namespace rmsnorm::kernels::cuda;
@@ -14,14 +16,16 @@ Problem problem(std::int64_t rows, std::int64_t cols, int bytes = 2) {
   p.cols = cols;
   p.element_bytes = p.gamma_bytes = bytes;
   p.aligned = cols * bytes % 16 == 0;
+  p.dense = true;
   return p;
 }
 
 const std::int64_t kCols[] = {
-    1,     2,     7,     8,     16,    31,     64,     127,    128,    255,    256,   257,   264,
-    511,   512,   513,   1000,  1023,  1024,   1025,   1032,   2047,   2048,   2049,  2056,  4096,
-    4097,  4104,  4608,  4609,  5120,  6144,   8184,   8192,   8193,   8200,   12288, 16384, 16385,
-    16392, 20000, 32768, 65536, 65537, 131072, 262144, 262152, 524288, 1048576};
+    1,     2,     7,     8,     9,     16,    31,     64,     65,     127,    128,    129,
+    255,   256,   257,   264,   383,   385,   511,    512,    513,    1000,   1023,   1024,
+    1025,  1032,  2047,  2048,  2049,  2056,  3584,   3592,   4096,   4097,   4104,   4608,
+    4609,  5120,  6144,  8184,  8192,  8193,  8200,   12288,  16384,  16385,  16392,  19999,
+    20000, 23033, 23049, 32768, 65536, 65537, 131072, 262144, 262152, 524288, 1048576};
 
 }  // namespace
 
@@ -36,6 +40,7 @@ TEST_CASE("The forward's reduction does not depend on the number of rows", "[pol
         CHECK(many.lanes == one.lanes);
         CHECK(many.threads == one.threads);
         CHECK(many.vectors == one.vectors);
+        // Rows in a block share nothing.
         CHECK(many.cluster == one.cluster);
       }
     }
@@ -55,6 +60,14 @@ TEST_CASE("Every column of a row has a thread in the forward", "[policy]") {
           break;
         case ForwardPath::block:
           CHECK(plan.threads * plan.vectors * width >= cols);
+          break;
+        case ForwardPath::tile:
+          CHECK(plan.lanes * plan.vectors >= cols);
+          CHECK(plan.rows * cols * bytes % 16 == 0);
+          CHECK(tile_shared_bytes(p, plan.rows, 1) <= 48 * 1024);
+          break;
+        case ForwardPath::peel_warp:
+          CHECK(32 * plan.vectors * (16 / bytes) >= cols - 2 * (16 / bytes));
           break;
         case ForwardPath::peel:
           CHECK(plan.threads * plan.vectors * (16 / bytes) >= cols - 2 * (16 / bytes));
@@ -82,22 +95,96 @@ TEST_CASE("Every column of a row has a thread in the backward, and the ring fits
             p.gamma_bytes = gamma_bytes;
             Device device;
             device.shared_bytes = shared;
-            const BackwardPlan plan = plan_backward(p, device);
-            const std::int64_t width = p.aligned ? 16 / bytes : 1;
-            CAPTURE(rows, cols, bytes, gamma_bytes, shared, static_cast<int>(plan.path));
-            CHECK(plan.blocks >= 1);
-            if (plan.path == BackwardPath::lanes) {
-              CHECK(plan.lanes * plan.vectors * width >= cols);
-              CHECK(plan.vectors <= (p.aligned ? 1 : 8));
+            for (const bool one_shift : {false, true}) {
+              p.one_shift = one_shift && !p.aligned;
+              const BackwardPlan plan = plan_backward(p, device);
+              const bool single = plan.path == BackwardPath::ring ? plan.elements : !p.aligned;
+              const std::int64_t width = single ? 1 : 16 / bytes;
+              CAPTURE(rows, cols, bytes, gamma_bytes, shared, one_shift,
+                      static_cast<int>(plan.path));
+              CHECK(plan.blocks >= 1);
+              if (plan.path == BackwardPath::lanes) {
+                CHECK(plan.lanes * plan.vectors * width >= cols);
+                CHECK(plan.vectors <= (p.aligned ? 1 : 8));
+              }
+              if (plan.path == BackwardPath::block) {
+                CHECK(plan.group_threads * plan.vectors * width >= cols);
+                CHECK(plan.group_threads % 32 == 0);
+                CHECK(plan.group_threads <= (plan.vectors == 2 ? 512 : 256));
+                CHECK(std::size_t{2} * 16 * plan.stages * plan.vectors * plan.group_threads <=
+                      shared);
+              }
+              if (plan.path == BackwardPath::tile) {
+                CHECK(plan.lanes * plan.vectors >= cols);
+                CHECK(plan.tile_rows * cols * bytes % 16 == 0);
+                CHECK(tile_shared_bytes(p, plan.tile_rows, 2) <= 48 * 1024);
+              }
+              if (plan.path != BackwardPath::ring) continue;
+              // A shifted row may need a vector more.
+              CHECK(plan.cluster * plan.group_threads * plan.vectors * width >=
+                    cols + (p.one_shift ? width - 1 : 0));
+              CHECK(plan.elements == (!p.aligned && !p.one_shift));
+              CHECK(plan.groups * plan.group_threads + 32 <= (p.aligned ? 544 : 512));
+              // The cluster kernel of two vectors waits for the third row before it lets go of
+              // the first.
+              CHECK(plan.stages >= (plan.cluster > 1 && plan.vectors == 2 ? 3 : 2));
+              CHECK(plan.stages * plan.groups <= kMaxRingSlots);
+              CHECK(ring_shared_bytes(p, plan) <= shared);
+              CHECK(plan.blocks % plan.cluster == 0);
             }
-            if (plan.path != BackwardPath::ring) continue;
-            CHECK(plan.cluster * plan.group_threads * plan.vectors * width >= cols);
-            CHECK(plan.groups * plan.group_threads + 32 <= (p.aligned ? 544 : 512));
-            CHECK(plan.stages >= 2);
-            CHECK(plan.stages * plan.groups <= kMaxRingSlots);
-            CHECK(ring_shared_bytes(p, plan) <= shared);
-            CHECK(plan.blocks % plan.cluster == 0);
           }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("Rows that are not dense change the backward's plan and not the forward's", "[policy]") {
+  for (const std::int64_t cols : kCols) {
+    Problem p = problem(16384, cols);
+    p.dense = false;
+    CAPTURE(cols);
+    const ForwardPlan as_dense = plan_forward(problem(16384, cols), Device{});
+    CHECK(plan_forward(p, Device{}).path == as_dense.path);
+    CHECK(plan_backward(p, Device{}).path != BackwardPath::tile);
+  }
+}
+
+TEST_CASE("A multiplication and a shift give the quotient", "[policy]") {
+  const std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  for (const std::int64_t divisor :
+       {std::int64_t{2}, std::int64_t{3}, std::int64_t{7}, std::int64_t{64}, std::int64_t{65},
+        std::int64_t{1000003}, (std::int64_t{1} << 31) - 1, (std::int64_t{1} << 32) + 1,
+        (std::int64_t{1} << 62) - 1, std::int64_t{1} << 62}) {
+    const rmsnorm::kernels::Divisor by(divisor);
+    for (const std::int64_t times :
+         {std::int64_t{0}, std::int64_t{1}, std::int64_t{2}, most / divisor / 2, most / divisor}) {
+      const std::int64_t product = times * divisor;
+      for (const std::int64_t value :
+           {product - 1, product, product + (product < most ? 1 : 0), most}) {
+        if (value < 0) continue;
+        CAPTURE(divisor, value);
+        CHECK(by.quotient(value) == value / divisor);
+      }
+    }
+  }
+}
+
+TEST_CASE("A group of a shifted ring meets rows of one shift only", "[policy]") {
+  for (const std::int64_t cols : kCols) {
+    for (const int bytes : {2, 4}) {
+      for (const int sms : {1, 7, 108, 132, 148}) {
+        for (const std::int64_t rows : {513, 600, 4099, 16384, 1 << 20}) {
+          Problem p = problem(rows, cols, bytes);
+          if (p.aligned) continue;
+          p.one_shift = true;
+          Device device;
+          device.sms = sms;
+          const BackwardPlan plan = plan_backward(p, device);
+          if (plan.path != BackwardPath::ring || plan.elements) continue;
+          CAPTURE(cols, bytes, sms, rows, plan.blocks, plan.groups);
+          CHECK(plan.blocks * plan.groups * cols * bytes % 16 == 0);
+          CHECK(plan.blocks <= std::max(sms, 8));
         }
       }
     }
