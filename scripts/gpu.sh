@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs on a GPU what only a GPU can show, and writes reports. Builds nothing and needs no network.
-# Usage: scripts/gpu.sh OUTDIR [STEP]...   steps: tests checks mutants train sanitizer (default: all, in this order), full, huge, benchmark
+# Usage: scripts/gpu.sh OUTDIR [STEP]...   steps: tests checks mutants train sanitizer (default: all, in this order), full, huge, benchmark, sweep
 #   RMSNORM_BIN=DIR           holds rmsnorm, rmsnorm_gpu_tests and rmsnorm_bench_gpu_tests (default build/cuda/bin)
 #   RMSNORM_LIBTORCH=DIR      holds lib/libtorch.so; else LIBTORCH, else the torch of python3, else the binaries' own RPATH
 #   RMSNORM_COMMIT=ID         when the tree was copied here without its git history
@@ -63,11 +63,14 @@ step_full() { check_config full; }
 step_huge() {
   check_config huge
   # libtorch 2.11 wraps its offsets at 2^32 elements; a check that lets that pass proves nothing.
-  record check-aten-huge "$bin/rmsnorm" check-forward --config configs/huge.yaml --device cuda --implementation aten \
-    --case 1048578x4096-bfloat16 --out "$scratch/aten"
-  judge_failure
-  [[ ! -e $scratch/aten/check-forward.json ]] ||
-    cp "$scratch/aten/check-forward.json" "$reports/check-forward-huge-aten.json"
+  local operation
+  for operation in forward backward; do
+    record "aten-huge-$operation" "$bin/rmsnorm" "check-$operation" --config configs/huge.yaml --device cuda \
+      --implementation aten --case 1048578x4096-bfloat16 --out "$scratch/aten"
+    judge_failure
+    [[ ! -e $scratch/aten/check-$operation.json ]] ||
+      cp "$scratch/aten/check-$operation.json" "$reports/check-$operation-huge-aten.json"
+  done
 }
 
 check_config() {
@@ -84,6 +87,12 @@ check_config() {
 step_benchmark() {
   RMSNORM_STEP_TIMEOUT=${RMSNORM_STEP_TIMEOUT:-540} record benchmark "$bin/rmsnorm" benchmark \
     --config configs/benchmark.yaml --device cuda --out "$reports"
+}
+
+# No cliff between neighbouring sizes; the report goes beside the benchmark's.
+step_sweep() {
+  record sweep "$bin/rmsnorm" benchmark --config configs/sweep.yaml --device cuda --out "$scratch/sweep"
+  [[ ! -e $scratch/sweep/benchmark.json ]] || cp "$scratch/sweep/benchmark.json" "$reports/sweep.json"
 }
 
 step_sanitizer() {
