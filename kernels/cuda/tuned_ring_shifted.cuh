@@ -130,11 +130,16 @@ __global__ void __launch_bounds__(512, 1)
       dot = lanes_sum(dot);
       float* group_sums =
           header.group_sums[group][turn];  // two, so that one barrier per row is enough
-      if (thread % 32 == 0) group_sums[thread / 32] = dot;
-      group_barrier(group, ring.group_threads);
+      const bool one_warp = ring.group_threads == 32;
+      if (one_warp) {
+        __syncwarp();  // all lanes have read the stage
+      } else {
+        if (thread % 32 == 0) group_sums[thread / 32] = dot;
+        group_barrier(group, ring.group_threads);
+      }
       if (!kReread && thread == 0) barrier_arrive(empty + slot);
-      const float projection =
-          projection_factor<F>(rstd, sum_of_warps(group_sums) * rstd * p.inverse_cols);
+      const float total = one_warp ? dot : sum_of_warps(group_sums);
+      const float projection = projection_factor<F>(rstd, total * rstd * p.inverse_cols);
       T* dx = p.dx == nullptr ? nullptr : p.dx + row_offset<F>(row, p.cols);
 #pragma unroll
       for (int j = 0; j < V; ++j) {
