@@ -57,7 +57,7 @@ bar_panel() {
   printf '%s\n' "set title $(text "$pass, protocol $protocol")" \
     "set ylabel 'time / copy of the same bytes (log)'" \
     "set style data histograms" "set style histogram clustered gap 1.5" "set style fill solid 0.9 border -1" \
-    "set xtics rotate by -25 left scale 0" "set logscale y 2" "set yrange [0.5:*]" "set grid ytics" \
+    "set rmargin 16" "set xtics rotate by -25 left scale 0" "set logscale y 2" "set yrange [0.5:*]" "set grid ytics" \
     "set datafile missing '?'" "plot $plot, 1 with lines dt 2 lc rgb '#333333' title 'copy'"
 }
 
@@ -83,7 +83,7 @@ draw() {
   ((columns < sweep_from)) || panel=line_panel
   {
     printf '%s\n' "set terminal svg size $width_px,$((panel_px * ${#passes[@]})) dynamic font 'sans-serif,12' background rgb 'white' noenhanced" \
-      "set output $(text "$scratch/benchmark.svg")" "set key top left opaque" \
+      "set output $(text "$scratch/benchmark.svg")" "set key outside top center horizontal" \
       "set multiplot layout ${#passes[@]},1 title $(text "$(jq -r '.environment | "\(.device_name), \(.device)"' "$report")")"
     for pass in "${passes[@]}"; do
       "$panel" "$report" "$protocol" "$pass"
