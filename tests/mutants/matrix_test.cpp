@@ -1,8 +1,8 @@
 #include <algorithm>
+#include <compare>
 #include <map>
 #include <set>
 #include <string>
-#include <utility>
 
 #include "core/config.hpp"
 #include "core/files.hpp"
@@ -78,31 +78,44 @@ TEST_CASE("right kernels pass the mutants' grid under five seeds", "[alarms]") {
 }
 
 TEST_CASE("the mutants' grid takes every path of tuned on CUDA", "[matrix]") {
-  // Where a case in one dense piece of memory goes, at 16-byte boundaries wherever its rows are.
-  std::set<kernels::cuda::ForwardPath> forward;
-  std::set<std::pair<kernels::cuda::BackwardPath, bool>> backward;
+  using kernels::cuda::BackwardPath;
+  using kernels::cuda::ForwardPath;
+  struct Way {
+    BackwardPath path;
+    bool aligned, elements;
+    auto operator<=>(const Way&) const = default;
+  };
+  std::set<ForwardPath> forward;
+  std::set<Way> backward;
   for (const Case& problem : cases_by_size(mutants_config())) {
-    if (problem.dtype != Dtype::float32 || problem.layout != Layout::contiguous) continue;
+    // The two layouts of which the plan is known without their addresses: memory starts at 16-byte
+    // boundaries, and rows of heads do not follow each other.
+    const bool dense = problem.layout == Layout::contiguous;
+    if (problem.dtype != Dtype::float32 || (!dense && problem.layout != Layout::heads)) continue;
     kernels::cuda::Problem plain;
     plain.rows = problem.rows;
     plain.cols = problem.cols;
     plain.aligned = problem.cols % 4 == 0;
+    plain.dense = dense;
+    plain.one_shift = dense && !plain.aligned;
     forward.insert(plan_forward(plain, {}).path);
-    backward.insert({plan_backward(plain, {}).path, plain.aligned});
+    const kernels::cuda::BackwardPlan plan = plan_backward(plain, {});
+    backward.insert({plan.path, plain.aligned, plan.elements});
   }
-  using kernels::cuda::BackwardPath;
-  using kernels::cuda::ForwardPath;
   // any is for float64, two_pass for longer rows than a cluster takes and for older devices.
-  for (const ForwardPath path :
-       {ForwardPath::lanes, ForwardPath::block, ForwardPath::peel, ForwardPath::cluster}) {
+  for (const ForwardPath path : {ForwardPath::lanes, ForwardPath::block, ForwardPath::tile,
+                                 ForwardPath::peel_warp, ForwardPath::peel, ForwardPath::cluster}) {
     CAPTURE(static_cast<int>(path));
     CHECK(forward.count(path) == 1);
   }
-  for (const BackwardPath path : {BackwardPath::lanes, BackwardPath::ring, BackwardPath::split}) {
-    for (const bool aligned : {true, false}) {
-      CAPTURE(static_cast<int>(path), aligned);
-      CHECK(backward.count({path, aligned}) == 1);
-    }
+  for (const Way& way :
+       {Way{BackwardPath::lanes, true, false}, Way{BackwardPath::lanes, false, false},
+        Way{BackwardPath::block, true, false}, Way{BackwardPath::ring, true, false},
+        Way{BackwardPath::ring, false, false}, Way{BackwardPath::ring, false, true},
+        Way{BackwardPath::tile, false, false}, Way{BackwardPath::split, true, false},
+        Way{BackwardPath::split, false, false}}) {
+    CAPTURE(static_cast<int>(way.path), way.aligned, way.elements);
+    CHECK(backward.count(way) == 1);
   }
 }
 
