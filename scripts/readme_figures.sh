@@ -2,7 +2,7 @@
 # Draws the README's figures from committed reports, each beside its report and marked with the report's checksum:
 # FOLDER/NAME.svg from FOLDER/NAME.json. A figure is compared by that mark and not by its lines, which change with gnuplot.
 # Usage: scripts/readme_figures.sh [--check]
-# Exit: 0 every figure is (now) that of its report; 1 with --check: one is not; 3: a report or a tool is missing.
+# Exit: 0 every figure is (now) that of its report; 1 with --check: one is not; 2: unknown arguments; 3: a report or a tool is missing.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -16,7 +16,10 @@ draw() {
   scratch=$(mktemp -d)
   trap 'rm -rf "$scratch"' EXIT
   cp "$report" "$scratch/benchmark.json"
-  "$root/scripts/figures.d/benchmark.sh" "$scratch" "$scratch/figures" 2>/dev/null
+  "$root/scripts/figures.d/benchmark.sh" "$scratch" "$scratch/figures" 2>"$scratch/log" || {
+    cat "$scratch/log" >&2
+    die 3 "$figure: its figure must be drawn; it was not, for the reason above"
+  }
   { cat "$scratch/figures/benchmark.svg" && mark_of "$report"; } >"$scratch/figure.svg"
   mv "$scratch/figure.svg" "$figure"
   say "figure: $figure"

@@ -3,9 +3,9 @@
  * no CUDA header.
  *
  * The operation, per row m of `cols` elements (sums in float32; in float64 for float64 x):
- *   rstd[m] = 1 / sqrt(mean(x[m]^2) + eps)        y[m] = x[m] * rstd[m] * gamma, rounded once to
- * x's dtype u = dy[m] * gamma                             dx[m] = rstd*u - x[m] * rstd^3 * mean(u *
- * x[m]) dgamma = sum over m of dy[m] * x[m] * rstd[m], rounded once to gamma's dtype
+ *   rstd[m] = 1 / sqrt(mean(x[m]^2) + eps); y[m] = x[m] * rstd[m] * gamma, rounded to x's dtype
+ *   u = dy[m] * gamma; dx[m] = rstd * u - x[m] * rstd^3 * mean(u * x[m]), rounded to x's dtype
+ *   dgamma = sum over m of dy[m] * x[m] * rstd[m], rounded once to gamma's dtype
  */
 #ifndef RMSNORM_IMPLEMENTATION_H
 #define RMSNORM_IMPLEMENTATION_H

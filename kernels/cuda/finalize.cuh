@@ -12,8 +12,8 @@ constexpr int kFinalizeThreads = 512;
 /// warp, one barrier the block. Few partial rows want many lanes. Fixed order, no atomics. Puts
 /// `pace_count` (or nullptr) back to zero for the next backward.
 ///
-/// It is launched while its predecessor still runs, and that time is used: a first pass over no
-/// rows brings the code into the caches, which takes longer from memory than the sums do.
+/// It is launched while its predecessor still runs, and a first pass over no rows uses that time to
+/// bring the code into the caches. What that gains was not told from noise.
 template <class G, int kLanes, Fault F>
 __global__ void __launch_bounds__(kFinalizeThreads)
     finalize_kernel(const float* partials, G* __restrict__ dgamma, int partial_rows,

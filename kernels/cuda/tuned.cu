@@ -66,9 +66,12 @@ bool rows_aligned(const rmsnorm_rows& rows) {
          rows.outer_stride * bytes % 16 == 0;
 }
 
+bool is_one_level(const rmsnorm_rows& rows, std::int64_t count) {
+  return rows.inner_rows >= count || rows.outer_stride == rows.inner_rows * rows.inner_stride;
+}
+
 bool rows_dense(const rmsnorm_rows& rows, std::int64_t count, std::int64_t cols) {
-  return is_aligned(rows.data) && rows.inner_stride == cols &&
-         (rows.inner_rows >= count || rows.outer_stride == rows.inner_rows * cols);
+  return is_aligned(rows.data) && rows.inner_stride == cols && is_one_level(rows, count);
 }
 
 template <class Args>
@@ -93,9 +96,7 @@ bool has_one_shift(const rmsnorm_backward_args& args) {
     return reinterpret_cast<std::uintptr_t>(pointer) % 16;
   };
   const auto as_dx = [&](const rmsnorm_rows& rows) {
-    const bool one_level =
-        rows.inner_rows >= args.rows || rows.outer_stride == rows.inner_rows * rows.inner_stride;
-    return one_level && (rows.inner_stride - args.cols) * bytes % 16 == 0;
+    return is_one_level(rows, args.rows) && (rows.inner_stride - args.cols) * bytes % 16 == 0;
   };
   return as_dx(args.x) && as_dx(args.dy) && shift(args.x.data) == shift(args.dy.data) &&
          (args.dx == nullptr || shift(args.dx) == shift(args.x.data));

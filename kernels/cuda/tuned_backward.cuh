@@ -10,14 +10,14 @@ namespace rmsnorm::kernels::cuda {
 
 constexpr int kLanesBlock = 256;
 
-/// `lanes` lanes of a warp per row, V accesses of W elements each, U rows at once to keep loads in
-/// flight. Persistent: dgamma's sums stay in registers, a lane group of the block at the end, one
+/// Some lanes of a warp per row, V single elements each, U rows at once to keep loads in flight.
+/// Persistent: dgamma's sums stay in registers, a lane group of the block at the end, one
 /// partial row per block.
-template <class T, class G, int W, int V, int U, Fault F>
+template <class T, class G, int V, int U, Fault F>
 __global__ void __launch_bounds__(kLanesBlock, 2)
     backward_lanes_kernel(BackwardParams<T> p, const G* __restrict__ gamma, LaneGroup lane_group) {
-  using A = Access<T, W>;
-  __shared__ float fold[kLanesBlock / 32][32 * V * W];
+  using A = Access<T, 1>;
+  __shared__ float fold[kLanesBlock / 32][32 * V];
   allow_next_kernel();
   const int lanes = lane_group.lanes(), lane = lane_group.lane(static_cast<int>(threadIdx.x));
   const std::int64_t groups = lane_group.group(std::int64_t{gridDim.x} * kLanesBlock);
@@ -25,13 +25,11 @@ __global__ void __launch_bounds__(kLanesBlock, 2)
   const std::int64_t warp_group = lane_group.group(static_cast<int>(threadIdx.x) % 32);
   wait_for_previous_kernel();
 
-  LaneGamma<T, G, W> scale[V];
-  float sums[V][W];
+  LaneGamma<T, G, 1> scale[V];
+  float sums[V][1] = {};
 #pragma unroll
   for (int j = 0; j < V; ++j) {
-    const std::int64_t column = (lane + j * lanes) * W;
-#pragma unroll
-    for (int e = 0; e < W; ++e) sums[j][e] = 0;
+    const std::int64_t column = lane + j * lanes;
     scale[j].load(gamma, column, column < p.cols);
   }
   // The next U rows are on their way while these are at work. Whole warps stay in the loop for the
@@ -48,7 +46,7 @@ __global__ void __launch_bounds__(kLanesBlock, 2)
       next_rstd[u] = valid ? saved_rstd_of<F>(p, row) : 0.0f;
 #pragma unroll
       for (int j = 0; j < V; ++j) {
-        const int column = (lane + j * lanes) * W;
+        const int column = lane + j * lanes;
         const bool inside = valid && column < p.cols;
         next_x[u][j] = inside ? A::load_streaming(x_row + column) : A::zero();
         next_dy[u][j] = inside ? A::load_streaming(dy_row + column) : A::zero();
@@ -75,18 +73,18 @@ __global__ void __launch_bounds__(kLanesBlock, 2)
       float dot = 0;
 #pragma unroll
       for (int j = 0; j < V; ++j) {
-        float xs[W], dys[W], factors[W];
+        float xs[1], dys[1], factors[1];
         A::widen(x[u][j], xs);
         A::widen(dy[u][j], dys);
         scale[j].widen(factors);
-        dot += dot_elements<F>(xs, dys, factors, (lane + j * lanes) * W, p);
+        dot += dot_elements<F>(xs, dys, factors, lane + j * lanes, p);
       }
       const float projection =
           projection_factor<F>(rstd[u], lanes_sum(dot, lane_group) * rstd[u] * p.inverse_cols);
 #pragma unroll
       for (int j = 0; j < V; ++j) {
-        const int column = (lane + j * lanes) * W;
-        float xs[W], dys[W], factors[W], dx[W];
+        const int column = lane + j * lanes;
+        float xs[1], dys[1], factors[1], dx[1];
         A::widen(x[u][j], xs);
         A::widen(dy[u][j], dys);
         scale[j].widen(factors);
@@ -99,21 +97,14 @@ __global__ void __launch_bounds__(kLanesBlock, 2)
   if (p.partials == nullptr) return;
 #pragma unroll
   for (int j = 0; j < V; ++j) {
-#pragma unroll
-    for (int e = 0; e < W; ++e) {
-      for (int offset = lanes; offset < 32; offset *= 2) {
-        sums[j][e] += __shfl_xor_sync(0xFFFFFFFFu, sums[j][e], offset);
-      }
-    }
+    for (int offset = lanes; offset < 32; offset *= 2)
+      sums[j][0] += __shfl_xor_sync(0xFFFFFFFFu, sums[j][0], offset);
   }
   const int warp = static_cast<int>(threadIdx.x) / 32,
             warp_lane = static_cast<int>(threadIdx.x) % 32;
   if (warp_lane < lanes) {
 #pragma unroll
-    for (int j = 0; j < V; ++j) {
-#pragma unroll
-      for (int e = 0; e < W; ++e) fold[warp][(warp_lane + j * lanes) * W + e] = sums[j][e];
-    }
+    for (int j = 0; j < V; ++j) fold[warp][warp_lane + j * lanes] = sums[j][0];
   }
   __syncthreads();
   for (std::int64_t column = threadIdx.x; column < p.pitch; column += kLanesBlock) {

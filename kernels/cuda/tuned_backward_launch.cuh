@@ -73,8 +73,8 @@ cudaError_t launch_lanes(const rmsnorm_backward_args& args, const BackwardPlan& 
     return launch_kernel<backward_lanes_ring_kernel<T, G, K>>(launch, limit, p, gamma, group);
   }
   return with_share<K, 1, 2, 4, 8>(plan.vectors, [&](auto v) {
-    return launch_kernel<backward_lanes_kernel<T, G, 1, v(), v() == 8 ? 2 : 4, K>>(launch, limit, p,
-                                                                                   gamma, group);
+    return launch_kernel<backward_lanes_kernel<T, G, v(), v() == 8 ? 2 : 4, K>>(launch, limit, p,
+                                                                                gamma, group);
   });
 }
 
@@ -101,8 +101,7 @@ cudaError_t launch_block(const rmsnorm_backward_args& args, const BackwardPlan& 
   };
   if constexpr (has_all_kernels(K)) {
     if (plan.vectors == 2 && plan.group_threads > 256) return run(BlockShape<2, 2, 512, 1>{});
-    if (plan.vectors == 2 && plan.stages == 3) return run(BlockShape<2, 3, 256, 2>{});
-    if (plan.vectors == 2) return run(BlockShape<2, 2, 256, 2>{});
+    if (plan.vectors == 2) return run(BlockShape<2, 3, 256, 2>{});
     return run(BlockShape<3, 2, 256, 2>{});
   } else {
     return run(BlockShape<3, 2, 512, 1>{});
@@ -117,7 +116,7 @@ cudaError_t launch_tile(const rmsnorm_backward_args& args, const BackwardPlan& p
   Launch launch = launch_of(context, plan.blocks, kTileThreads);
   launch.shared_bytes = tile_shared_bytes(problem, plan.tile_rows, 2);
   const G* gamma = static_cast<const G*>(args.gamma);
-  return with_tile_lanes<K>(plan.lanes, plan.vectors, [&](auto lanes) {
+  return with_tile_lanes<K, 12>(plan.lanes, plan.vectors, [&](auto lanes) {
     return launch_kernel<backward_tile_kernel<T, G, decltype(lanes), K>>(
         launch, context.device.shared_bytes, p, gamma, plan.tile_rows);
   });

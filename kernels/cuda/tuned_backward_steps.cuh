@@ -63,4 +63,32 @@ __device__ __forceinline__ A dot_elements(const A (&x)[W], const A (&dy)[W], con
   return dot;
 }
 
+/// dot_elements of a vector that is packed, as its gamma is.
+template <Fault F, class T, class G>
+__device__ __forceinline__ float dot_of_vector(const uint4& x, const uint4& dy,
+                                               GammaPack<T, G>& gamma, std::int64_t column,
+                                               const BackwardParams<T>& p) {
+  float xs[kPack<T>], dys[kPack<T>], factors[kPack<T>];
+  gamma.pin();
+  widen_pack<T>(x, xs);
+  widen_pack<T>(dy, dys);
+  gamma.widen(factors);
+  return dot_elements<F>(xs, dys, factors, column, p);
+}
+
+/// backward_elements of a vector that is packed, as its gamma is.
+template <Fault F, class T, class G>
+__device__ __forceinline__ void backward_of_vector(const uint4& x, const uint4& dy,
+                                                   GammaPack<T, G>& gamma, float rstd,
+                                                   float projection, float (&dx)[kPack<T>],
+                                                   float (&dgamma)[kPack<T>], std::int64_t row,
+                                                   const BackwardParams<T>& p) {
+  float xs[kPack<T>], dys[kPack<T>], factors[kPack<T>];
+  gamma.pin();
+  widen_pack<T>(x, xs);
+  widen_pack<T>(dy, dys);
+  gamma.widen(factors);
+  backward_elements<F>(xs, dys, factors, rstd, projection, dx, dgamma, row, p);
+}
+
 }  // namespace rmsnorm::kernels::cuda

@@ -278,21 +278,23 @@ __device__ __forceinline__ uint4 joined(const uint4& low, const uint4& high, int
   return {words[0], words[1], words[2], words[3]};
 }
 
+constexpr int kPeelWarps = 8;  // a row each
+
 /// Rows that start at any element, where x and y lie equally far past a 16-byte boundary: the
 /// vectors inside a row are read and written whole, the few elements before and after them one per
 /// thread. A block per row, or a warp (kWarp) for short ones.
 template <class T, class G, int V, bool kWarp, Fault F>
-__global__ void __launch_bounds__(kWarp ? 256 : 512, kWarp    ? (V == 4 ? 3 : 1)
-                                                     : V == 2 ? 3
-                                                     : V == 4 ? 2
-                                                              : 1)
+__global__ void __launch_bounds__(kWarp ? 32 * kPeelWarps : 512, kWarp    ? (V == 4 ? 3 : 1)
+                                                                 : V == 2 ? 3
+                                                                 : V == 4 ? 2
+                                                                          : 1)
     forward_peel_kernel(ForwardParams<T> p, const G* __restrict__ gamma) {
   constexpr int W = kPack<T>;
   allow_next_kernel();
   const int t = static_cast<int>(threadIdx.x) % (kWarp ? 32 : 512);
   const int threads = kWarp ? 32 : static_cast<int>(blockDim.x);
   const std::int64_t row =
-      kWarp ? std::int64_t{blockIdx.x} * 8 + threadIdx.x / 32 : std::int64_t{blockIdx.x};
+      kWarp ? std::int64_t{blockIdx.x} * kPeelWarps + threadIdx.x / 32 : std::int64_t{blockIdx.x};
   if (kWarp && row >= p.rows) return;
   wait_for_previous_kernel();
   const T* x = p.x(row);

@@ -45,7 +45,7 @@ cudaError_t launch_forward(const rmsnorm_forward_args& args, const ForwardPlan& 
       case ForwardPath::tile: {
         Launch launch = launch_of(context, (args.rows + plan.rows - 1) / plan.rows, kTileThreads);
         launch.shared_bytes = tile_shared_bytes(problem, plan.rows, 1);
-        return with_tile_lanes<K>(plan.lanes, plan.vectors, [&](auto lanes) {
+        return with_tile_lanes<K, 8>(plan.lanes, plan.vectors, [&](auto lanes) {
           using Lanes = decltype(lanes);
           return problem.dense ? launch_kernel<forward_tile_kernel<T, G, Lanes, false, K>>(
                                      launch, limit, p, gamma, plan.rows)
@@ -56,7 +56,8 @@ cudaError_t launch_forward(const rmsnorm_forward_args& args, const ForwardPlan& 
       case ForwardPath::peel_warp:
         return with_share<K, 1, 2, 4>(plan.vectors, [&](auto v) {
           return launch_kernel<forward_peel_kernel<T, G, v(), true, K>>(
-              launch_of(context, (args.rows + 7) / 8, plan.threads), limit, p, gamma);
+              launch_of(context, (args.rows + kPeelWarps - 1) / kPeelWarps, 32 * kPeelWarps), limit,
+              p, gamma);
         });
       case ForwardPath::peel:
         return with_share<K, 2, 4, 8>(plan.vectors, [&](auto v) {

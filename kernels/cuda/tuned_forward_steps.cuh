@@ -18,10 +18,9 @@ struct ForwardParams {
   float eps, inverse_cols;
 };
 
-/// As exact as a division and a root that are both rounded, at a third of their instructions, which
-/// in a short row are as many as all others: the fused mean is rounded once, and one step of Newton
-/// takes the fast root's last two bits. The step makes NaN of zero and infinity, whose fast root is
-/// exact.
+/// As exact as a division and a root that are both rounded, without their branches: the fused mean
+/// is rounded once, and one step of Newton takes the fast root's last two bits. The step makes NaN
+/// of zero and infinity, whose fast root is exact.
 template <Fault F, class T>
 __device__ __forceinline__ float inverse_rms(float square_sum, const ForwardParams<T>& p) {
   if constexpr (kIsInInverseRms<F>) return kernels::inverse_rms<F>(square_sum, p.cols, p.eps);

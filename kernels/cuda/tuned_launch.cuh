@@ -55,9 +55,9 @@ cudaError_t with_share(int value, Run run) {
   return run(std::integral_constant<int, values[sizeof...(kValues) - 1]>{});
 }
 
-/// Calls run(TileLanes) for the lanes of a row and the elements per lane; a mutant has the largest
-/// alone, which does for all.
-template <Fault F, class Run>
+/// Calls run(TileLanes) for the lanes of a row and the elements per lane, kMost of which are those
+/// of the longest row that the pass has tiles for; a mutant has these alone, which do for all.
+template <Fault F, int kMost, class Run>
 cudaError_t with_tile_lanes(int lanes, int elements, Run run) {
   if constexpr (has_all_kernels(F)) {
     switch (elements == 8 ? lanes : 0) {
@@ -77,7 +77,7 @@ cudaError_t with_tile_lanes(int lanes, int elements, Run run) {
         break;
     }
   }
-  return run(TileLanes<5, 12>{});
+  return run(TileLanes<5, kMost>{});
 }
 
 /// The fault that the kernels are compiled with: none of theirs where it is the host's.

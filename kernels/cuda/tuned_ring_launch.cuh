@@ -103,11 +103,7 @@ cudaError_t launch_ring(const rmsnorm_backward_args& args, const BackwardPlan& p
   }
   const bool exact = launch.threads <= 512 &&
                      args.cols == std::int64_t{plan.group_threads} * plan.vectors * kPack<T>;
-  const auto dense = [&](const rmsnorm_rows& rows) {
-    return rows.inner_stride == args.cols &&
-           (rows.inner_rows >= args.rows || rows.outer_stride == rows.inner_rows * args.cols);
-  };
-  ring.together = plan.groups >= 3 && dense(args.x) && dense(args.dy);
+  ring.together = plan.groups >= 3 && problem.dense;
   if (plan.vectors == 4) {
     return launch_kernel<backward_ring_kernel<T, G, 4, true, false, false, K>>(launch, limit, p,
                                                                                gamma, ring);

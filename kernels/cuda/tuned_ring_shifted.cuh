@@ -120,12 +120,7 @@ __global__ void __launch_bounds__(512, 1)
           keep_elements<T>(x[j], -begin, cols - begin);
           keep_elements<T>(dy[j], -begin, cols - begin);
         }
-        float xs[W], dys[W], factors[W];
-        scale[j].pin();
-        widen_pack<T>(x[j], xs);
-        widen_pack<T>(dy[j], dys);
-        scale[j].widen(factors);
-        dot += dot_elements<F>(xs, dys, factors, begin, p);
+        dot += dot_of_vector<F>(x[j], dy[j], scale[j], begin, p);
       }
       dot = lanes_sum(dot);
       float* group_sums =
@@ -154,12 +149,8 @@ __global__ void __launch_bounds__(512, 1)
           pin(x[j]);
           pin(dy[j]);
         }
-        float xs[W], dys[W], factors[W], out[W];
-        scale[j].pin();
-        widen_pack<T>(x[j], xs);
-        widen_pack<T>(dy[j], dys);
-        scale[j].widen(factors);
-        backward_elements<F>(xs, dys, factors, rstd, projection, out, sums[j], row, p);
+        float out[W];
+        backward_of_vector<F>(x[j], dy[j], scale[j], rstd, projection, out, sums[j], row, p);
         if (dx == nullptr) continue;
         if (begin >= 0 && begin + W <= cols) {
           *reinterpret_cast<uint4*>(dx + begin) = narrow_pack<T>(out);

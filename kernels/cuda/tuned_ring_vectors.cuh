@@ -26,12 +26,7 @@ struct RingSlice {
       if (!has(j)) continue;
       x[j] = x_stage[vector(j)];
       dy[j] = dy_stage[vector(j)];
-      float xs[W], dys[W], factors[W];
-      scale[j].pin();
-      widen_pack<T>(x[j], xs);
-      widen_pack<T>(dy[j], dys);
-      scale[j].widen(factors);
-      sum += dot_elements<F>(xs, dys, factors, (first_vector + vector(j)) * W, p);
+      sum += dot_of_vector<F>(x[j], dy[j], scale[j], (first_vector + vector(j)) * W, p);
     }
     return sum;
   }
@@ -41,12 +36,8 @@ struct RingSlice {
                                         GammaPack<T, G> (&scale)[V], int j, float rstd,
                                         float projection, T* dx, float (&sums)[V][W],
                                         std::int64_t row, const BackwardParams<T>& p) const {
-    float xs[W], dys[W], factors[W], out[W];
-    scale[j].pin();
-    widen_pack<T>(x[j], xs);
-    widen_pack<T>(dy[j], dys);
-    scale[j].widen(factors);
-    backward_elements<F>(xs, dys, factors, rstd, projection, out, sums[j], row, p);
+    float out[W];
+    backward_of_vector<F>(x[j], dy[j], scale[j], rstd, projection, out, sums[j], row, p);
     const uint4 packed = narrow_pack<T>(out);
     if (dx != nullptr) *(reinterpret_cast<uint4*>(dx) + vector(j)) = packed;
   }

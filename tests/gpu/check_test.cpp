@@ -91,6 +91,7 @@ TEST_CASE("CUDA kernels pass on both sides of every tile edge", "[check]") {
 // columns on both sides of the edges at which the plan changes.
 TEST_CASE("CUDA kernels pass on many rows on both sides of every edge of the plan", "[check]") {
   const rmsnorm_implementation* tuned = find_kernels("tuned", RMSNORM_CUDA);
+  REQUIRE(tuned != nullptr);
   for (const std::int64_t cols :
        {3,     8,     33,    128,   129,   136,   255,   256,   257,   264,  383,  385,  512,
         513,   520,   1000,  1024,  1025,  1032,  2048,  2049,  2056,  2304, 3000, 3584, 3592,
