@@ -98,8 +98,8 @@ struct RowAddress {
   }
 };
 
-/// Walks over rows first, first + step, ... of a tensor: one addition a row where rows lie in one
-/// level.
+/// Walks over rows of a tensor, from `first` on in steps of `step`: one addition a row where rows lie
+/// in one level.
 template <class T>
 class RowCursor {
  public:
@@ -107,20 +107,18 @@ class RowCursor {
                        std::int64_t offset)
       : rows_(rows),
         at_(rows(first) + offset),
-        row_(first),
-        step_(step),
         elements_(step * rows.stride),
         offset_(offset) {}
   __device__ __forceinline__ const T* get() const { return at_; }
-  __device__ __forceinline__ void next() {
-    row_ += step_;
-    at_ = rows_.jump == 0 ? at_ + elements_ : rows_(row_) + offset_;
+  /// `row` is the one that comes now: the caller counts them, once for all its cursors.
+  __device__ __forceinline__ void next(std::int64_t row) {
+    at_ = rows_.jump == 0 ? at_ + elements_ : rows_(row) + offset_;
   }
 
  private:
   const RowAddress<T>& rows_;
   const T* at_;
-  std::int64_t row_, step_, elements_, offset_;
+  std::int64_t elements_, offset_;
 };
 
 /// Waits until the kernels before this one have finished and their results can be read

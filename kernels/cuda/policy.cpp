@@ -1,6 +1,7 @@
 #include "kernels/cuda/policy.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 namespace rmsnorm::kernels::cuda {
@@ -103,18 +104,35 @@ BackwardPlan split_plan(const Problem& p, const Device& device) {
   return plan;
 }
 
+/// The lanes of a row and what each holds, the fewest places empty.
+void shape_lanes(const Problem& p, BackwardPlan& plan) {
+  const std::int64_t vectors = row_vectors(p);
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  for (const int per_lane : {1, 2, 3}) {
+    const std::int64_t lanes = power_of_two_at_least(ceil_div(vectors, per_lane));
+    if (lanes > kWarp || lanes * per_lane >= least) continue;
+    least = lanes * per_lane;
+    plan.lanes = static_cast<int>(lanes);
+    plan.vectors = per_lane;
+  }
+}
+
+/// Rows of whole vectors go through rings, a block per SM; single elements are held in registers.
 BackwardPlan lanes_plan(const Problem& p, const Device& device) {
-  const std::int64_t accesses = p.aligned ? row_vectors(p) : p.cols;
   BackwardPlan plan;
   plan.path = BackwardPath::lanes;
-  plan.lanes = static_cast<int>(std::min(kWarp, power_of_two_at_least(accesses)));
-  plan.vectors = static_cast<int>(power_of_two_at_least(ceil_div(accesses, plan.lanes)));
-  plan.group_threads = 256;
+  if (p.aligned) {
+    shape_lanes(p, plan);
+    plan.group_threads = kMaxBlockThreads;
+  } else {
+    plan.lanes = static_cast<int>(std::min(kWarp, power_of_two_at_least(p.cols)));
+    plan.vectors = static_cast<int>(power_of_two_at_least(ceil_div(p.cols, plan.lanes)));
+    plan.group_threads = 256;
+  }
   const std::int64_t rows_per_block = plan.group_threads / plan.lanes;
-  // Two blocks per SM have enough in flight; every further one is a partial row more.
-  const std::int64_t resident = 2 * device.sms;
-  const std::int64_t blocks =
-      std::min<std::int64_t>(resident, ceil_div(p.rows, 4 * rows_per_block));
+  // Every block is a partial row more.
+  const std::int64_t resident = p.aligned ? device.sms : 2 * device.sms;
+  const std::int64_t blocks = std::min(resident, ceil_div(p.rows, 4 * rows_per_block));
   plan.blocks = static_cast<int>(std::max<std::int64_t>(1, blocks));
   plan.partial_rows = p.wants_dgamma ? plan.blocks : 0;
   return plan;
@@ -139,32 +157,34 @@ int even_blocks(std::int64_t rows, std::int64_t groups, std::int64_t most) {
   return static_cast<int>(std::max<std::int64_t>(1, ceil_div(rows, groups * rounds)));
 }
 
-/// Rows whose threads have a ring of their own: between those that share a ring by groups and those
-/// that want a whole SM; of these, full rows of 16-bit numbers alone.
-bool block_takes(const Problem& p, const Device& device) {
-  const std::int64_t vectors = row_vectors(p);
-  if (!p.aligned || vectors > 2 * kMaxBlockThreads) return false;
-  if (device.compute_capability < 90) return true;
-  return (vectors > 256 && vectors <= 768) ||
-         (vectors == 2 * kMaxBlockThreads && p.element_bytes == 2);
+/// Rows whose threads have a ring of their own: all that a block of two vectors per thread can hold.
+bool groups_take(const Problem& p) {
+  return p.aligned && row_vectors(p) <= 2 * kMaxBlockThreads;
 }
 
-BackwardPlan block_plan(const Problem& p, const Device& device) {
-  BackwardPlan plan;
-  plan.path = BackwardPath::block;
+/// As many vectors of rows at work in a block as can be; two per thread unless three hold a quarter
+/// more, because three leave no register.
+void shape_groups(const Problem& p, BackwardPlan& plan) {
   const std::int64_t vectors = row_vectors(p);
-  // Three vectors per thread leave the fewest idle; two where they fill the blocks just as well.
-  plan.vectors = vectors > 768 || (vectors > 448 && vectors <= 512) ? 2 : 3;
-  plan.stages = vectors > 448 && vectors <= 512 ? 3 : 2;
-  plan.group_threads = static_cast<int>(round_up(ceil_div(vectors, plan.vectors), kWarp));
-  const std::int64_t registers_fit = 65536 / (128 * std::int64_t{plan.group_threads});
-  const std::int64_t shared_fit =
-      kSharedBytesPerSm / (2 * plan.stages * plan.vectors * plan.group_threads * kPackBytes);
-  const std::int64_t resident = std::max<std::int64_t>(1, std::min(registers_fit, shared_fit));
+  std::int64_t held = 0;
+  for (const int per_thread : {2, 3}) {
+    const std::int64_t threads = round_up(ceil_div(vectors, per_thread), kWarp);
+    const std::int64_t groups = kMaxBlockThreads / threads;
+    if (groups * vectors * 4 < held * 5) continue;
+    held = groups * vectors;
+    plan.vectors = per_thread;
+    plan.group_threads = static_cast<int>(threads);
+    plan.groups = static_cast<int>(groups);
+  }
+}
+
+BackwardPlan groups_plan(const Problem& p, const Device& device) {
+  BackwardPlan plan;
+  plan.path = BackwardPath::groups;
+  shape_groups(p, plan);
   const std::int64_t affordable = kMaxPartialBytes / (partial_pitch(p.cols) * 4);
-  // A block is a partial row more: a second one per SM has to have enough rows to pay for it.
-  const std::int64_t useful = std::max<std::int64_t>(device.sms, p.rows / 16);
-  plan.blocks = even_blocks(p.rows, 1, std::min({resident * device.sms, affordable, useful}));
+  plan.blocks =
+      even_blocks(p.rows, plan.groups, std::min<std::int64_t>(device.sms, affordable));
   plan.partial_rows = p.wants_dgamma ? plan.blocks : 0;
   return plan;
 }
@@ -201,6 +221,14 @@ std::int64_t blocks_multiple(const Problem& p, const BackwardPlan& plan) {
   return period / std::gcd(period, std::int64_t{plan.groups});
 }
 
+/// Clusters of a size that the device holds at once. Those of 4 and more do not tile its processor
+/// clusters: fewer are resident than blocks alone.
+std::int64_t resident_clusters(std::int64_t cluster, const Device& device) {
+  return cluster <= 2   ? device.sms / cluster
+         : cluster == 4 ? device.sms / 4 - 3
+                        : device.sms / cluster - 1;
+}
+
 BackwardPlan ring_plan(const Problem& p, const Device& device) {
   BackwardPlan plan;
   plan.path = BackwardPath::ring;
@@ -216,13 +244,6 @@ BackwardPlan ring_plan(const Problem& p, const Device& device) {
     plan.group_threads = p.cols <= 1024 ? 128 : p.cols <= 4480 ? 224 : kElementThreads;
     plan.groups = p.cols <= 1024 ? 3 : p.cols <= 4480 ? 2 : 1;
     plan.pace = 1.0f;
-  } else if (vectors <= 256) {
-    plan.vectors = 2;
-    plan.groups = vectors <= 64 ? 15 : vectors <= 128 ? 7 : 3;
-  } else if (vectors <= 1024) {
-    plan.vectors = 2;
-    most_stages = 4;
-    plan.pace = 0.5f;
   } else {
     // Four vectors per thread read x and dy twice from shared memory. Longer rows go to clusters,
     // and so do these beside a float32 gamma that would take the registers, two vectors per thread.
@@ -238,9 +259,6 @@ BackwardPlan ring_plan(const Problem& p, const Device& device) {
       plan.pace = 1.0f;
     }
   }
-  if (p.aligned && vectors <= 1024) {
-    plan.group_threads = static_cast<int>(round_up(ceil_div(vectors, plan.vectors), kWarp));
-  }
   most_stages = std::min(most_stages, kMaxRingSlots / plan.groups);
   const std::int64_t ring_bytes =
       std::min<std::int64_t>(kSharedBytesPerSm, device.shared_bytes) - kRingHeaderBytes - 128;
@@ -248,12 +266,7 @@ BackwardPlan ring_plan(const Problem& p, const Device& device) {
   const std::int64_t least_stages = plan.cluster > 1 && plan.vectors == 2 ? 3 : 2;
   plan.stages = static_cast<int>(std::clamp<std::int64_t>(
       ring_bytes / (2 * plan.groups * ring_part_bytes(p, plan)), least_stages, most_stages));
-  // Clusters of 4 and more do not tile the processor clusters of the chip: fewer are resident than
-  // blocks alone.
-  const std::int64_t resident = plan.cluster == 1   ? device.sms
-                                : plan.cluster == 2 ? device.sms / 2
-                                : plan.cluster == 4 ? device.sms / 4 - 3
-                                                    : device.sms / plan.cluster - 1;
+  const std::int64_t resident = resident_clusters(plan.cluster, device);
   const std::int64_t affordable = kMaxPartialBytes / (partial_pitch(p.cols) * 4);
   const std::int64_t multiple = blocks_multiple(p, plan);
   const std::int64_t most =
@@ -261,12 +274,6 @@ BackwardPlan ring_plan(const Problem& p, const Device& device) {
   const int rings = static_cast<int>(round_up(even_blocks(p.rows, plan.groups, most), multiple));
   plan.blocks = rings * plan.cluster;
   plan.partial_rows = p.wants_dgamma ? rings : 0;
-  // Few rows per block, and light ones: the first blocks to start would wait for the last ones
-  // longer than they gain.
-  constexpr std::int64_t kPacedRounds = 20;
-  const bool few = p.aligned && vectors <= 1024 && p.rows <= kPacedRounds * rings * plan.groups;
-  // Without dgamma the kernel that puts the count back to zero does not run.
-  if (few || !p.wants_dgamma) plan.pace = 0;
   return plan;
 }
 
@@ -274,6 +281,30 @@ bool ring_takes(const Problem& p, const Device& device) {
   if (device.compute_capability < 90) return false;
   if (!p.aligned) return shifted_takes(p) || p.cols <= 32 * kElementThreads;
   return ceil_div(row_vectors(p), device.max_cluster) <= 4 * kMaxBlockThreads;
+}
+
+/// Slices of 26 to 52 KB, four to six of which fit a block: with less, the blocks wait for each
+/// other's sums and not for memory. Up to 64 KB for the longest rows; those that do not fit leave
+/// the plan without stages.
+ForwardPlan forward_ring_plan(const Problem& p, const Device& device) {
+  constexpr std::int64_t kSliceVectors = 3328, kMostStages = 6;
+  const std::int64_t vectors = row_vectors(p);
+  ForwardPlan plan;
+  plan.path = ForwardPath::ring;
+  plan.threads = kMaxBlockThreads;
+  plan.cluster = static_cast<int>(std::min<std::int64_t>(
+      power_of_two_at_least(ceil_div(vectors, kSliceVectors)), device.max_cluster));
+  const std::int64_t slice = ceil_div(vectors, plan.cluster);
+  plan.vectors = slice <= 4 * kMaxBlockThreads ? 4 : 8;
+  if (slice > 8 * kMaxBlockThreads) return plan;
+  const std::int64_t part = ring_part_bytes(p, plan);
+  const std::int64_t room = static_cast<std::int64_t>(device.shared_bytes - kRingHeaderBytes) - 128;
+  plan.stages = static_cast<int>(std::min(room / part, kMostStages));
+  if (plan.stages < 2) plan.stages = 0;  // one is written while another is summed
+  const std::int64_t clusters = std::min(resident_clusters(plan.cluster, device), p.rows);
+  plan.blocks = static_cast<int>(clusters) * plan.cluster;
+  plan.pace = 0.25f;
+  return plan;
 }
 
 }  // namespace
@@ -315,6 +346,10 @@ ForwardPlan plan_forward(const Problem& p, const Device& device) {
     plan.threads = static_cast<int>(round_up(ceil_div(whole, plan.vectors), kWarp));
     return plan;
   }
+  if (p.aligned && device.compute_capability >= 90) {
+    const ForwardPlan ring = forward_ring_plan(p, device);
+    if (ring.stages > 0) return ring;
+  }
   // Slices of at most 64 KB: three blocks fit an SM, so that one loads while another exchanges and
   // a third writes.
   constexpr std::int64_t kSliceVectors = 4096;
@@ -335,9 +370,9 @@ BackwardPlan plan_backward(const Problem& p, const Device& device) {
   if (p.float64 || (p.rows <= kSplitMaxRows && bytes <= kSplitMaxBytes))
     return split_plan(p, device);
   if (!p.aligned && p.dense && p.cols <= kTileBackwardElements) return tile_plan(p, device);
-  if (p.aligned ? row_vectors(p) <= kWarp : p.cols <= kWarp * kLaneElements)
+  if (p.aligned ? row_vectors(p) <= 3 * kWarp : p.cols <= kWarp * kLaneElements)
     return lanes_plan(p, device);
-  if (block_takes(p, device)) return block_plan(p, device);
+  if (groups_take(p)) return groups_plan(p, device);
   if (!ring_takes(p, device)) return split_plan(p, device);
   const BackwardPlan ring = ring_plan(p, device);
   return ring_shared_bytes(p, ring) <= device.shared_bytes ? ring : split_plan(p, device);
@@ -347,6 +382,14 @@ std::uint32_t ring_part_bytes(const Problem& p, const BackwardPlan& plan) {
   const std::int64_t bytes = p.aligned ? ceil_div(row_vectors(p), plan.cluster) * kPackBytes
                                        : round_up(row_bytes(p) + kWindowSlack, 128);
   return static_cast<std::uint32_t>(bytes);
+}
+
+std::uint32_t ring_part_bytes(const Problem& p, const ForwardPlan& plan) {
+  return static_cast<std::uint32_t>(ceil_div(row_vectors(p), plan.cluster) * kPackBytes);
+}
+
+std::size_t ring_shared_bytes(const Problem& p, const ForwardPlan& plan) {
+  return kRingHeaderBytes + 128 + std::size_t{ring_part_bytes(p, plan)} * plan.stages;
 }
 
 std::size_t tile_shared_bytes(const Problem& p, int tile_rows, int tiles) {

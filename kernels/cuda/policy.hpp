@@ -16,7 +16,8 @@ struct Problem {
   int gamma_bytes = 4;    ///< of gamma (x's where there is none)
   bool aligned = true;  ///< every pointer and row stride is a multiple of 16 bytes, and so is a row
   bool dense = false;   ///< rows follow each other without gaps, the first at a 16-byte boundary
-  /// Not aligned, but row by row x, dy and dx start equally far past a 16-byte boundary (backward).
+  /// Not aligned, but row by row x and y (x, dy and dx) start equally far past a 16-byte boundary; in
+  /// a forward, gamma starts at one. Of a forward it decides how y is written, not which path it takes.
   bool one_shift = false;
   bool float64 = false;
   bool wants_dx = true, wants_dgamma = true;
@@ -32,6 +33,7 @@ struct Device {
 enum class ForwardPath {
   lanes,      ///< some lanes of a warp per row
   block,      ///< a thread block per row, the row in registers
+  ring,       ///< a cluster of blocks per row, persistent, fed by a ring of bulk copies (sm_90)
   cluster,    ///< a cluster of blocks per row, the row in shared memory (sm_90)
   two_pass,   ///< a thread block per row, read twice, the second time from L2
   tile,       ///< short rows that start anywhere: several at once through shared memory
@@ -47,13 +49,16 @@ struct ForwardPlan {
   int vectors = 0;  ///< 16-byte vectors per thread and row
   int cluster = 1;  ///< blocks per row
   int rows = 1;     ///< per lane group (lanes), per block (tile)
+  int stages = 0;   ///< rows of the ring
+  int blocks = 0;   ///< of the grid (ring)
+  float pace = 0;   ///< rows that a block may be ahead of the mean; 0: not held back
 };
 
 ForwardPlan plan_forward(const Problem& problem, const Device& device);
 
 enum class BackwardPath {
   lanes,  ///< some lanes of a warp per row, persistent blocks
-  block,  ///< a block per row, a ring of copies for each thread, persistent
+  groups, ///< groups of warps per row, a ring of copies for each thread, persistent
   ring,   ///< groups of warps per row fed by a ring of bulk copies, persistent blocks or clusters
   tile,   ///< short rows that start anywhere: several at once through shared memory, persistent
   split,  ///< dx by rows, dgamma by columns, each reading x and dy: tiny problems, and whatever no
@@ -63,9 +68,9 @@ enum class BackwardPath {
 struct BackwardPlan {
   BackwardPath path = BackwardPath::split;
   int lanes = 0;
-  int groups = 1;          ///< rows at work in a block (ring)
+  int groups = 1;          ///< rows at work in a block (groups, ring)
   int tile_rows = 0;       ///< rows in a block's shared memory (tile)
-  int group_threads = 0;   ///< threads per row (ring)
+  int group_threads = 0;   ///< threads per row (groups, ring)
   int vectors = 0;         ///< 16-byte vectors per thread and row; single elements where `elements`
   bool elements = false;   ///< a ring whose threads take single elements
   int stages = 0;          ///< rows of the ring
@@ -95,6 +100,10 @@ std::uint32_t ring_part_bytes(const Problem& problem, const BackwardPlan& plan);
 
 /// Bytes of dynamic shared memory of a block of tiles, `tiles` of them (x, dy) and gamma.
 std::size_t tile_shared_bytes(const Problem& problem, int tile_rows, int tiles);
+
+/// The same for the slice of a forward's ring.
+std::uint32_t ring_part_bytes(const Problem& problem, const ForwardPlan& plan);
+std::size_t ring_shared_bytes(const Problem& problem, const ForwardPlan& plan);
 
 /// Bytes of dynamic shared memory of a ring block.
 std::size_t ring_shared_bytes(const Problem& problem, const BackwardPlan& plan);

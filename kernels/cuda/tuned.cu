@@ -89,17 +89,21 @@ Problem problem_of(const Args& args) {
   return problem;
 }
 
-/// Whether row by row x, dy and dx start equally far past a 16-byte boundary.
-bool has_one_shift(const rmsnorm_backward_args& args) {
-  const int bytes = element_bytes(args.x.dtype);
+/// Whether each row of `rows` starts as far past a 16-byte boundary as that of a dense tensor at
+/// `dense`.
+bool has_shift_of(const void* dense, const rmsnorm_rows& rows, std::int64_t count,
+                  std::int64_t cols) {
   const auto shift = [](const void* pointer) {
     return reinterpret_cast<std::uintptr_t>(pointer) % 16;
   };
-  const auto as_dx = [&](const rmsnorm_rows& rows) {
-    return is_one_level(rows, args.rows) && (rows.inner_stride - args.cols) * bytes % 16 == 0;
-  };
-  return as_dx(args.x) && as_dx(args.dy) && shift(args.x.data) == shift(args.dy.data) &&
-         (args.dx == nullptr || shift(args.dx) == shift(args.x.data));
+  return is_one_level(rows, count) && (rows.inner_stride - cols) * element_bytes(rows.dtype) % 16 == 0 &&
+         shift(rows.data) == shift(dense);
+}
+
+bool has_one_shift(const rmsnorm_backward_args& args) {
+  const void* const dense = args.dx != nullptr ? args.dx : args.x.data;
+  return has_shift_of(dense, args.x, args.rows, args.cols) &&
+         has_shift_of(dense, args.dy, args.rows, args.cols);
 }
 
 Problem backward_problem(const rmsnorm_backward_args& args) {
@@ -176,6 +180,8 @@ std::int32_t run_forward(const rmsnorm_forward_args& args, ForwardLauncher launc
   Problem problem = problem_of(args);
   problem.aligned = problem.aligned && is_aligned(args.y);
   problem.dense = problem.dense && is_aligned(args.y);
+  problem.one_shift = !problem.aligned && is_aligned(args.gamma) &&
+                      has_shift_of(args.y, args.x, args.rows, args.cols);
   context.stream = static_cast<cudaStream_t>(args.stream);
   context.aligned = problem.aligned;
   return launch(args, plan_forward(problem, context.device), problem, context);

@@ -10,6 +10,45 @@ namespace rmsnorm::kernels::cuda {
 
 constexpr int kLanesBlock = 256;
 
+/// The groups' sums of dgamma, added in the order of the groups, as the block's partial row. `fold`
+/// is shared memory that nothing else uses any more. `columns(j)` is the first column of a
+/// thread's j-th access, or -1 outside the row.
+template <int V, int W, class Columns>
+__device__ __forceinline__ void write_partial_row(float (&sums)[V][W], float* fold, int group,
+                                                  int groups, int thread, int threads,
+                                                  float* partial, Columns columns) {
+  if (group > 0 && group < groups) {
+    float* mine = fold + std::int64_t{group - 1} * threads * V * W;
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+#pragma unroll
+      for (int e = 0; e < W; ++e) mine[(j * W + e) * threads + thread] = sums[j][e];
+    }
+  }
+  __syncthreads();
+  if (group != 0) return;
+#pragma unroll
+  for (int j = 0; j < V; ++j) {
+    for (int g = 1; g < groups; ++g) {
+      const float* other = fold + std::int64_t{g - 1} * threads * V * W;
+#pragma unroll
+      for (int e = 0; e < W; ++e) sums[j][e] += other[(j * W + e) * threads + thread];
+    }
+    const std::int64_t column = columns(j);
+    if (column < 0) continue;
+    if constexpr (W % 4 == 0) {
+#pragma unroll
+      for (int e = 0; e < W; e += 4) {
+        *reinterpret_cast<float4*>(partial + column + e) =
+            make_float4(sums[j][e], sums[j][e + 1], sums[j][e + 2], sums[j][e + 3]);
+      }
+    } else {
+#pragma unroll
+      for (int e = 0; e < W; ++e) partial[column + e] = sums[j][e];
+    }
+  }
+}
+
 /// Some lanes of a warp per row, V single elements each, U rows at once to keep loads in flight.
 /// Persistent: dgamma's sums stay in registers, a lane group of the block at the end, one
 /// partial row per block.

@@ -17,21 +17,20 @@ cudaError_t launch_finalize(const rmsnorm_backward_args& args, const BackwardPla
         launch_of(context, (args.cols + 127) / 128, 128), limit, partials,
         static_cast<double*>(args.dgamma), plan.partial_rows, pitch, args.cols);
   } else {
-    unsigned* pace_count = nullptr;
-    if (plan.pace > 0) {
-      const cudaError_t status = pace_count_address(context.device_index, pace_count);
-      if (status != cudaSuccess) return status;
-    }
     const bool next_may_start = plan.path != BackwardPath::lanes || context.aligned;
-    const auto run = [&](auto lanes) {
+    const auto run = [&](auto lanes, auto at_once) {
       constexpr int kColumns = 4 * lanes();
-      return launch_kernel<finalize_kernel<G, lanes(), kernel_fault(F)>>(
+      return launch_kernel<finalize_kernel<G, lanes(), at_once(), kernel_fault(F)>>(
           launch_of(context, (args.cols + kColumns - 1) / kColumns, kFinalizeThreads), limit,
-          partials, static_cast<G*>(args.dgamma), plan.partial_rows, pitch, args.cols, pace_count,
+          partials, static_cast<G*>(args.dgamma), plan.partial_rows, pitch, args.cols,
           next_may_start);
     };
-    if (plan.partial_rows <= 32) return run(std::integral_constant<int, 128>{});
-    return run(std::integral_constant<int, 8>{});
+    using std::integral_constant;
+    if (plan.partial_rows <= 32)
+      return run(integral_constant<int, 128>{}, integral_constant<int, 8>{});
+    if (plan.partial_rows <= 192)
+      return run(integral_constant<int, 8>{}, integral_constant<int, 3>{});
+    return run(integral_constant<int, 8>{}, integral_constant<int, 9>{});
   }
 }
 
@@ -65,12 +64,12 @@ cudaError_t launch_lanes(const rmsnorm_backward_args& args, const BackwardPlan& 
   const G* gamma = static_cast<const G*>(args.gamma);
   const LaneGroup group = lane_group(plan.lanes);
   if (context.aligned) {
-    // Shared memory that nobody uses, so that no SM takes more than its share of the blocks: those
-    // that start while the kernel before still holds some SMs would crowd the others.
-    const std::size_t per_sm = (launch.blocks + context.device.sms - 1) / context.device.sms;
-    const std::size_t share = limit / per_sm;
-    if (share > kLanesRingBytes + 2048) launch.shared_bytes = share - kLanesRingBytes - 2048;
-    return launch_kernel<backward_lanes_ring_kernel<T, G, K>>(launch, limit, p, gamma, group);
+    return with_share<K, 1, 2, 3>(plan.vectors, [&](auto v) {
+      // More than half of an SM's, so that none takes two blocks: those that start while the kernel
+      // before still holds some SMs would crowd the others.
+      launch.shared_bytes = std::max(ThreadRing<v()>::kBytes, limit / 2 + 1024);
+      return launch_kernel<backward_lanes_ring_kernel<T, G, v(), K>>(launch, limit, p, gamma, group);
+    });
   }
   return with_share<K, 1, 2, 4, 8>(plan.vectors, [&](auto v) {
     return launch_kernel<backward_lanes_kernel<T, G, v(), v() == 8 ? 2 : 4, K>>(launch, limit, p,
@@ -79,33 +78,24 @@ cudaError_t launch_lanes(const rmsnorm_backward_args& args, const BackwardPlan& 
 }
 
 template <class T, class G, Fault F>
-cudaError_t launch_block(const rmsnorm_backward_args& args, const BackwardPlan& plan,
-                         const TunedContext& context, const BackwardParams<T>& p) {
+cudaError_t launch_groups(const rmsnorm_backward_args& args, const BackwardPlan& plan,
+                          const TunedContext& context, const BackwardParams<T>& p) {
   constexpr Fault K = kernel_fault(F);
-  Launch launch = launch_of(context, plan.blocks, plan.group_threads);
+  Launch launch = launch_of(context, plan.blocks, plan.groups * plan.group_threads);
   const std::size_t limit = context.device.shared_bytes;
   const G* gamma = static_cast<const G*>(args.gamma);
-  const auto run = [&](auto shape) {
-    using Shape = decltype(shape);
-    launch.shared_bytes =
-        std::size_t{2} * Shape::kStages * Shape::kVectors * plan.group_threads * 16;
-    // Three vectors beside a float32 gamma spill without the registers that the guard leaves free.
-    constexpr bool kSpills = Shape::kVectors == 3 && sizeof(G) > sizeof(T);
-    if constexpr (has_all_kernels(K) && !kSpills) {
-      if (plan.group_threads == Shape::kThreads &&
-          args.cols == std::int64_t{Shape::kThreads} * Shape::kVectors * kPack<T>) {
-        return launch_kernel<backward_block_kernel<T, G, Shape, true, K>>(launch, limit, p, gamma);
+  return with_share<K, 2, 3>(plan.vectors, [&](auto v) {
+    launch.shared_bytes = ThreadRing<v()>::kBytes;
+    // Of three vectors the guards cost less than the registers that their absence frees elsewhere.
+    if constexpr (has_all_kernels(K) && v() == 2) {
+      if (args.cols == std::int64_t{plan.group_threads} * v() * kPack<T>) {
+        return launch_kernel<backward_groups_kernel<T, G, v(), true, K>>(launch, limit, p, gamma,
+                                                                         plan.group_threads);
       }
     }
-    return launch_kernel<backward_block_kernel<T, G, Shape, false, K>>(launch, limit, p, gamma);
-  };
-  if constexpr (has_all_kernels(K)) {
-    if (plan.vectors == 2 && plan.group_threads > 256) return run(BlockShape<2, 2, 512, 1>{});
-    if (plan.vectors == 2) return run(BlockShape<2, 3, 256, 2>{});
-    return run(BlockShape<3, 2, 256, 2>{});
-  } else {
-    return run(BlockShape<3, 2, 512, 1>{});
-  }
+    return launch_kernel<backward_groups_kernel<T, G, v(), false, K>>(launch, limit, p, gamma,
+                                                                      plan.group_threads);
+  });
 }
 
 template <class T, class G, Fault F>
@@ -145,8 +135,8 @@ cudaError_t launch_backward(const rmsnorm_backward_args& args, const BackwardPla
       case BackwardPath::lanes:
         status = launch_lanes<T, G, F>(args, plan, context, p);
         break;
-      case BackwardPath::block:
-        status = launch_block<T, G, F>(args, plan, context, p);
+      case BackwardPath::groups:
+        status = launch_groups<T, G, F>(args, plan, context, p);
         break;
       case BackwardPath::ring:
         status = launch_ring<T, G, F>(args, plan, problem, context, p);

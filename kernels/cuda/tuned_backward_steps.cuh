@@ -63,6 +63,67 @@ __device__ __forceinline__ A dot_elements(const A (&x)[W], const A (&dy)[W], con
   return dot;
 }
 
+/// What W elements of row `row`, from `column` on, add to the row's sum(dy * gamma * x) and to dgamma:
+/// both need dy * x, and neither has to wait for the other.
+template <Fault F, class T, class A, int W>
+__device__ __forceinline__ void add_elements(const A (&x)[W], const A (&dy)[W], const A (&gamma)[W],
+                                             A rstd, A& dot, A (&dgamma)[W], std::int64_t row,
+                                             std::int64_t column, const BackwardParams<T>& p) {
+  if constexpr (kIsInDot<F>) {
+    dot += dot_elements<F>(x, dy, gamma, column, p);
+  } else {
+#pragma unroll
+    for (int e = 0; e < W; ++e) dot += dy[e] * x[e] * gamma[e];
+  }
+#pragma unroll
+  for (int e = 0; e < W; ++e) {
+    if constexpr (kIsInDgammaSum<F>) {
+      dgamma[e] = add_row<F>(dgamma[e], dy[e], x[e], rstd, row, p.rows, RoundTo<T>{});
+    } else {
+      dgamma[e] += dy[e] * x[e] * rstd;
+    }
+  }
+}
+
+/// dx of W elements: rstd*u - x*rstd*projection, as in backward_elements.
+template <Fault F, class A, int W>
+__device__ __forceinline__ void dx_elements(const A (&x)[W], const A (&dy)[W], const A (&gamma)[W],
+                                            A rstd, A projection, A (&dx)[W]) {
+  const A along_x = rstd * projection;
+#pragma unroll
+  for (int e = 0; e < W; ++e) {
+    dx[e] = rstd * (dy[e] * gamma[e]) - x[e] * along_x;
+    if constexpr (kIsInDxElement<F>) dx[e] = dx_element<F>(dy[e], x[e], gamma[e], rstd, projection);
+  }
+}
+
+/// add_elements of a vector that is packed, as its gamma is.
+template <Fault F, class T, class G>
+__device__ __forceinline__ void add_vector(const uint4& x, const uint4& dy, GammaPack<T, G>& gamma,
+                                           float rstd, float& dot, float (&dgamma)[kPack<T>],
+                                           std::int64_t row, std::int64_t column,
+                                           const BackwardParams<T>& p) {
+  float xs[kPack<T>], dys[kPack<T>], factors[kPack<T>];
+  gamma.pin();
+  widen_pack<T>(x, xs);
+  widen_pack<T>(dy, dys);
+  gamma.widen(factors);
+  add_elements<F>(xs, dys, factors, rstd, dot, dgamma, row, column, p);
+}
+
+/// dx_elements of a vector that is packed, as its gamma is; packed again.
+template <Fault F, class T, class G>
+__device__ __forceinline__ uint4 dx_vector(const uint4& x, const uint4& dy, GammaPack<T, G>& gamma,
+                                           float rstd, float projection) {
+  float xs[kPack<T>], dys[kPack<T>], factors[kPack<T>], dx[kPack<T>];
+  gamma.pin();
+  widen_pack<T>(x, xs);
+  widen_pack<T>(dy, dys);
+  gamma.widen(factors);
+  dx_elements<F>(xs, dys, factors, rstd, projection, dx);
+  return narrow_pack<T>(dx);
+}
+
 /// dot_elements of a vector that is packed, as its gamma is.
 template <Fault F, class T, class G>
 __device__ __forceinline__ float dot_of_vector(const uint4& x, const uint4& dy,

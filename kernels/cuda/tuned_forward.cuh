@@ -19,7 +19,9 @@ __device__ __forceinline__ float block_sum_once(float value) {
   if (thread % 32 == 0) warp_sums[thread / 32] = value;
   if (thread >= warps && thread < kMaxWarps) warp_sums[thread] = 0;
   __syncthreads();
-  return sum_of_warps(warp_sums);
+  const float total = sum_of_warps(warp_sums);
+  asm volatile("" ::: "memory");  // loads that come after it stay after it
+  return total;
 }
 
 /// Some lanes of a warp per row, V vectors each; shuffles only. kRows rows at once, because one
@@ -82,10 +84,10 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-/// A block per row, V vectors per thread. gamma is loaded before the barrier, so that its latency
-/// hides in the sum.
+/// A block per row, V vectors per thread. gamma is loaded behind the barrier: it comes from the
+/// caches, and the registers that it would hold meanwhile are worth another block per SM.
 template <class T, class G, int V, Fault F>
-__global__ void __launch_bounds__(512)
+__global__ void __launch_bounds__(512, V == 2 ? 3 : 2)
     forward_block_kernel(ForwardParams<T> p, const G* __restrict__ gamma) {
   constexpr int W = kPack<T>;
   allow_next_kernel();
@@ -94,16 +96,10 @@ __global__ void __launch_bounds__(512)
   wait_for_previous_kernel();
   const uint4* x = reinterpret_cast<const uint4*>(p.x(row));
   uint4 packed[V];
-  GammaPack<T, G> scale[V];
 #pragma unroll
   for (int j = 0; j < V; ++j) {
     const int vector = static_cast<int>(threadIdx.x + j * blockDim.x);
     packed[j] = vector < vectors ? x[vector] : uint4{0, 0, 0, 0};
-  }
-#pragma unroll
-  for (int j = 0; j < V; ++j) {
-    const int vector = static_cast<int>(threadIdx.x + j * blockDim.x);
-    if (vector < vectors) scale[j].load(gamma, vector);
   }
   float sum = 0;
 #pragma unroll
@@ -113,12 +109,15 @@ __global__ void __launch_bounds__(512)
     sum = add_squares<F>(sum, values, static_cast<int>(threadIdx.x + j * blockDim.x) * W, p);
   }
   const float rstd = inverse_rms<F>(block_sum_once(sum), p);
-  if (threadIdx.x == 0 && p.rstd != nullptr) keep_rstd<F>(p, row, rstd);
+  GammaPack<T, G> scale[V];
 #pragma unroll
   for (int j = 0; j < V; ++j) {
-    pin(packed[j]);  // not the widened row across the barrier
-    scale[j].pin();
+    const int vector = static_cast<int>(threadIdx.x + j * blockDim.x);
+    if (vector < vectors) scale[j].load(gamma, vector);
   }
+  if (threadIdx.x == 0 && p.rstd != nullptr) keep_rstd<F>(p, row, rstd);
+#pragma unroll
+  for (int j = 0; j < V; ++j) pin(packed[j]);  // not the widened row across the barrier
   uint4* y = reinterpret_cast<uint4*>(p.y + row_offset<F>(row, p.cols));
 #pragma unroll
   for (int j = 0; j < V; ++j) {
@@ -257,33 +256,82 @@ __global__ void __launch_bounds__(512)
   }
 }
 
-/// The W elements that begin `head` elements after the start of `low`, and go on in `high`. `head`
-/// is the block's, so the branches are uniform and nothing is indexed at run time.
+/// The elements that begin kHead elements after the start of `low`, and go on in `high`.
+template <class T, int kHead>
+__device__ __forceinline__ uint4 joined(const uint4& low, const uint4& high) {
+  constexpr int kWord = kHead * static_cast<int>(sizeof(T)) / 4;
+  constexpr bool kOdd = sizeof(T) == 2 && kHead % 2 == 1;
+  const std::uint32_t words[9] = {low.x,  low.y,  low.z,  low.w, high.x,
+                                  high.y, high.z, high.w, 0};
+  std::uint32_t out[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    out[i] = kOdd ? __funnelshift_r(words[kWord + i], words[kWord + i + 1], 16) : words[kWord + i];
+  }
+  return {out[0], out[1], out[2], out[3]};
+}
+
+/// joined for V vectors and a head that the whole block has: one branch, behind which the words are
+/// where they are wanted, for five selections and a shift by a number each.
+template <class T, int V>
+__device__ __forceinline__ void join(uint4 (&low)[V], const uint4 (&high)[V], int head) {
+  const auto shift = [&](auto constant_head) {
+#pragma unroll
+    for (int j = 0; j < V; ++j) low[j] = joined<T, decltype(constant_head)::value>(low[j], high[j]);
+  };
+  using std::integral_constant;
+  switch (head) {
+    case 0:
+      return;
+    case 1:
+      return shift(integral_constant<int, 1>{});
+    case 2:
+      return shift(integral_constant<int, 2>{});
+    case 3:
+      return shift(integral_constant<int, 3>{});
+    default:
+      break;
+  }
+  if constexpr (kPack<T> > 4) {
+    switch (head) {
+      case 4:
+        return shift(integral_constant<int, 4>{});
+      case 5:
+        return shift(integral_constant<int, 5>{});
+      case 6:
+        return shift(integral_constant<int, 6>{});
+      default:
+        return shift(integral_constant<int, 7>{});
+    }
+  }
+}
+
+/// The first `count` elements behind `from`, which are all that may be read; zeros in the rest.
 template <class T>
-__device__ __forceinline__ uint4 joined(const uint4& low, const uint4& high, int head) {
-  std::uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-  const int head_words = head * static_cast<int>(sizeof(T)) / 4;
-  if (head_words & 2) {
+__device__ __forceinline__ uint4 first_elements(const T* from, int count) {
+  constexpr int kPerWord = kPack<T> / 4;
+  std::uint32_t words[4] = {};
 #pragma unroll
-    for (int i = 0; i < 6; ++i) words[i] = words[i + 2];
-  }
-  if (head_words & 1) {
-#pragma unroll
-    for (int i = 0; i < 5; ++i) words[i] = words[i + 1];
-  }
-  if (sizeof(T) == 2 && head % 2 == 1) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) words[i] = __funnelshift_r(words[i], words[i + 1], 16);
+  for (int e = 0; e < kPack<T>; ++e) {
+    if (e >= count) continue;
+    if constexpr (kPerWord == 2) {
+      const auto bits = static_cast<std::uint32_t>(reinterpret_cast<const std::uint16_t*>(from)[e]);
+      words[e / 2] |= bits << (16 * (e % 2));
+    } else {
+      words[e] = reinterpret_cast<const std::uint32_t*>(from)[e];
+    }
   }
   return {words[0], words[1], words[2], words[3]};
 }
 
 constexpr int kPeelWarps = 8;  // a row each
 
-/// Rows that start at any element, where x and y lie equally far past a 16-byte boundary: the
-/// vectors inside a row are read and written whole, the few elements before and after them one per
-/// thread. A block per row, or a warp (kWarp) for short ones.
-template <class T, class G, int V, bool kWarp, Fault F>
+/// Rows that start at any element: the vectors inside a row of x are read whole, the few elements
+/// before and after them one per thread. A block per row, or a warp (kWarp) for short ones.
+/// kOneShift: y lies as far past a 16-byte boundary as x, so that it is written by the same vectors,
+/// and gamma is of x's dtype and aligned, so that a thread gets its part of it from two vectors;
+/// otherwise y and gamma are taken by elements.
+template <class T, class G, int V, bool kWarp, bool kOneShift, Fault F>
 __global__ void __launch_bounds__(kWarp ? 32 * kPeelWarps : 512, kWarp    ? (V == 4 ? 3 : 1)
                                                                  : V == 2 ? 3
                                                                  : V == 4 ? 2
@@ -303,9 +351,6 @@ __global__ void __launch_bounds__(kWarp ? 32 * kPeelWarps : 512, kWarp    ? (V =
   const int cols = static_cast<int>(p.cols);
   const int head = min((W - past) % W, cols);
   const int vectors = (cols - head) / W;
-  const bool same_phase =
-      static_cast<int>(reinterpret_cast<std::uintptr_t>(y) / sizeof(T) % W) == past;
-  const bool gamma_aligned = gamma != nullptr && reinterpret_cast<std::uintptr_t>(gamma) % 16 == 0;
   // The left-over elements: thread t takes the t-th, first those before the vectors, then those
   // behind.
   const int edges = cols - vectors * W;
@@ -315,7 +360,7 @@ __global__ void __launch_bounds__(kWarp ? 32 * kPeelWarps : 512, kWarp    ? (V =
   if (t < edges && gamma != nullptr) edge_factor = static_cast<float>(widen(gamma[edge]));
 
   const uint4* body = reinterpret_cast<const uint4*>(x + head);
-  uint4 packed[V];
+  uint4 packed[V], scale[V];
 #pragma unroll
   for (int j = 0; j < V; ++j) {
     const int vector = t + j * threads;
@@ -323,19 +368,28 @@ __global__ void __launch_bounds__(kWarp ? 32 * kPeelWarps : 512, kWarp    ? (V =
   }
   // The loads of x leave first, whatever branches gamma's take.
   asm volatile("" ::: "memory");
-  // The second of a thread's two vectors of gamma may lie behind its end in the last vector of the
-  // row.
-  const auto shifted = [&](int vector) {
-    return std::is_same_v<T, G> && gamma_aligned && (vector + 2) * W <= cols;
-  };
-  uint4 low[V], high[V];
+  // gamma comes from a cache, so that all this is done before x is there; a pair at a time, because
+  // a vector has to hold two until it is joined.
+  if constexpr (kOneShift) {
+    constexpr int kPair = V < 2 ? V : 2;
 #pragma unroll
-  for (int j = 0; j < V; ++j) {
-    const int vector = t + j * threads;
-    if (!shifted(vector)) continue;
-    const uint4* source = reinterpret_cast<const uint4*>(gamma) + vector;
-    low[j] = __ldg(source);
-    high[j] = head == 0 ? low[j] : __ldg(source + 1);
+    for (int first = 0; first < V; first += kPair) {
+      uint4 low[kPair], high[kPair];
+#pragma unroll
+      for (int i = 0; i < kPair; ++i) {
+        const int vector = t + (first + i) * threads;
+        if (vector >= vectors) continue;
+        const uint4* source = reinterpret_cast<const uint4*>(gamma) + vector;
+        low[i] = __ldg(source);
+        // The second vector may reach past gamma's end in the last vector of the row.
+        high[i] = (vector + 2) * W <= cols
+                      ? __ldg(source + 1)
+                      : first_elements<T>(reinterpret_cast<const T*>(source + 1), head);
+      }
+      join<T>(low, high, head);
+#pragma unroll
+      for (int i = 0; i < kPair; ++i) scale[first + i] = low[i];
+    }
   }
   float sum = add_squares<F>(0.0f, {edge_value}, edge, p);
 #pragma unroll
@@ -344,9 +398,6 @@ __global__ void __launch_bounds__(kWarp ? 32 * kPeelWarps : 512, kWarp    ? (V =
     widen_pack<T>(packed[j], values);
     sum = add_squares<F>(sum, values, head + (t + j * threads) * W, p);
   }
-  uint4 scale[V];
-#pragma unroll
-  for (int j = 0; j < V; ++j) scale[j] = joined<T>(low[j], high[j], head);
   float total;
   if constexpr (kWarp) {
     total = lanes_sum(sum);
@@ -358,7 +409,7 @@ __global__ void __launch_bounds__(kWarp ? 32 * kPeelWarps : 512, kWarp    ? (V =
 #pragma unroll
   for (int j = 0; j < V; ++j) {
     pin(packed[j]);
-    pin(scale[j]);
+    if constexpr (kOneShift) pin(scale[j]);
   }
 #pragma unroll
   for (int j = 0; j < V; ++j) {
@@ -367,20 +418,14 @@ __global__ void __launch_bounds__(kWarp ? 32 * kPeelWarps : 512, kWarp    ? (V =
     const int column = head + vector * W;
     float values[W], factors[W];
     widen_pack<T>(packed[j], values);
-    if (shifted(vector)) {
+    if constexpr (kOneShift) {
       widen_pack<T>(scale[j], factors);
-    } else {
-#pragma unroll
-      for (int e = 0; e < W; ++e) {
-        factors[e] = gamma == nullptr ? 1.0f : static_cast<float>(widen(gamma[column + e]));
-      }
-    }
-    if (same_phase) {
       store_elements<F>(values, factors, rstd, y + column, row, column, p);
     } else {
 #pragma unroll
       for (int e = 0; e < W; ++e) {
-        store_elements<F>({values[e]}, {factors[e]}, rstd, y + column + e, row, column + e, p);
+        const float factor = gamma == nullptr ? 1.0f : static_cast<float>(widen(gamma[column + e]));
+        store_elements<F>({values[e]}, {factor}, rstd, y + column + e, row, column + e, p);
       }
     }
   }

@@ -2,10 +2,22 @@
 
 #include "kernels/cuda/rowwise.cuh"
 #include "kernels/cuda/tuned_forward.cuh"
+#include "kernels/cuda/tuned_forward_ring.cuh"
 #include "kernels/cuda/tuned_launch.cuh"
 #include "kernels/cuda/tuned_tile.cuh"
 
 namespace rmsnorm::kernels::cuda {
+
+template <class T, class G, int V, bool kWarp, Fault K>
+cudaError_t launch_peel(const Launch& launch, const Problem& problem, std::size_t limit,
+                        const ForwardParams<T>& p, const G* gamma) {
+  if constexpr (has_all_kernels(K) && std::is_same_v<T, G>) {
+    if (problem.one_shift && gamma != nullptr) {
+      return launch_kernel<forward_peel_kernel<T, G, V, kWarp, true, K>>(launch, limit, p, gamma);
+    }
+  }
+  return launch_kernel<forward_peel_kernel<T, G, V, kWarp, false, K>>(launch, limit, p, gamma);
+}
 
 template <class T, class G, Fault F>
 cudaError_t launch_forward(const rmsnorm_forward_args& args, const ForwardPlan& plan,
@@ -55,15 +67,25 @@ cudaError_t launch_forward(const rmsnorm_forward_args& args, const ForwardPlan& 
       }
       case ForwardPath::peel_warp:
         return with_share<K, 1, 2, 4>(plan.vectors, [&](auto v) {
-          return launch_kernel<forward_peel_kernel<T, G, v(), true, K>>(
-              launch_of(context, (args.rows + kPeelWarps - 1) / kPeelWarps, 32 * kPeelWarps), limit,
-              p, gamma);
+          return launch_peel<T, G, v(), true, K>(
+              launch_of(context, (args.rows + kPeelWarps - 1) / kPeelWarps, 32 * kPeelWarps),
+              problem, limit, p, gamma);
         });
       case ForwardPath::peel:
         return with_share<K, 2, 4, 8>(plan.vectors, [&](auto v) {
-          return launch_kernel<forward_peel_kernel<T, G, v(), false, K>>(
-              launch_of(context, args.rows, plan.threads), limit, p, gamma);
+          return launch_peel<T, G, v(), false, K>(launch_of(context, args.rows, plan.threads),
+                                                  problem, limit, p, gamma);
         });
+      case ForwardPath::ring: {
+        Launch launch = launch_of(context, plan.blocks, plan.threads + 32);
+        launch.cluster = plan.cluster;
+        launch.shared_bytes = ring_shared_bytes(problem, plan);
+        const std::uint32_t part = ring_part_bytes(problem, plan);
+        const RingParams ring{1, plan.threads, plan.stages, plan.cluster, part / 16, part, plan.pace};
+        return with_share<K, 4, 8>(plan.vectors, [&](auto v) {
+          return launch_kernel<forward_ring_kernel<T, G, v(), K>>(launch, limit, p, gamma, ring);
+        });
+      }
       case ForwardPath::cluster: {
         Launch launch = launch_of(context, args.rows * plan.cluster, plan.threads);
         launch.cluster = plan.cluster;

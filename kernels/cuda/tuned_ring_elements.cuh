@@ -10,6 +10,30 @@
 
 namespace rmsnorm::kernels::cuda {
 
+/// Where a block's rows lie in the tensor and in the ring: dealt out one by one over the groups of
+/// all blocks. A stage holds x of a row for every group, then dy.
+struct RingLayout {
+  int groups, group;
+  std::uint32_t part_bytes;
+  std::int64_t first_row, row_step;  ///< of a group; the step is from turn to turn
+
+  __device__ RingLayout(const RingParams& ring, std::int64_t block, std::int64_t blocks, int group_)
+      : groups(ring.groups),
+        group(group_),
+        part_bytes(ring.part_bytes),
+        first_row(block + group_ * blocks),
+        row_step(blocks * ring.groups) {}
+  __device__ __forceinline__ unsigned slot(int stage) const {
+    return static_cast<unsigned>(stage * groups + group) * 8;
+  }
+  __device__ __forceinline__ unsigned x(int stage) const {
+    return part_bytes * static_cast<unsigned>(2 * groups * stage + group);
+  }
+  __device__ __forceinline__ unsigned dy(int stage) const {
+    return part_bytes * static_cast<unsigned>(2 * groups * stage + groups + group);
+  }
+};
+
 template <class T>
 struct ElementWindows {
   const T *x_begin, *x_end, *dy_begin,
@@ -99,8 +123,8 @@ __device__ __forceinline__ void issue_windows(const BackwardParams<T>& p, const 
       };
       copy(layout.x(stage), x_window);
       copy(layout.dy(stage), dy_window);
-      x.next();
-      dy.next();
+      x.next(row + layout.row_step);
+      dy.next(row + layout.row_step);
     }
     __syncwarp();
     if (++stage == ring.stages) {
@@ -108,6 +132,7 @@ __device__ __forceinline__ void issue_windows(const BackwardParams<T>& p, const 
       parity ^= 1;
     }
   }
+  if (lane == 0) pacer.finish();
 }
 
 /// E elements of T in as few registers as they fit: two 16-bit ones share one.

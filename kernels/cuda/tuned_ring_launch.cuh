@@ -7,19 +7,6 @@
 
 namespace rmsnorm::kernels::cuda {
 
-/// The count of this translation unit's ring_pace_count on a device. Static as that is: of an
-/// inline function the linker keeps one copy, which would give every unit the count of one of them.
-static cudaError_t pace_count_address(int device, unsigned*& address) {
-  static std::array<std::atomic<unsigned*>, kMaxDevices> addresses{};
-  address = addresses[device].load(std::memory_order_acquire);
-  if (address != nullptr) return cudaSuccess;
-  void* found = nullptr;
-  const cudaError_t status = cudaGetSymbolAddress(&found, ring_pace_count);
-  address = static_cast<unsigned*>(found);
-  if (status == cudaSuccess) addresses[device].store(address, std::memory_order_release);
-  return status;
-}
-
 template <class T>
 ElementWindows<T> windows_of(const rmsnorm_backward_args& args) {
   const auto range = [&](const rmsnorm_rows& rows) {
@@ -57,8 +44,7 @@ cudaError_t launch_ring(const rmsnorm_backward_args& args, const BackwardPlan& p
   Launch launch = launch_of(context, plan.blocks, plan.groups * plan.group_threads + 32);
   launch.shared_bytes = ring_shared_bytes(problem, plan);
   launch.cluster = plan.cluster;
-  RingParams ring{plan.groups, plan.group_threads, plan.stages, plan.cluster, 0, 0,
-                  false,       plan.pace};
+  RingParams ring{plan.groups, plan.group_threads, plan.stages, plan.cluster, 0, 0, plan.pace};
   if (!context.aligned) {
     ring.part_bytes = ring_part_bytes(problem, plan);
     const ElementWindows<T> windows = windows_of<T>(args);
@@ -101,25 +87,7 @@ cudaError_t launch_ring(const rmsnorm_backward_args& args, const BackwardPlan& p
     return launch_kernel<backward_ring_cluster_kernel<T, G, 4, 1, K>>(launch, limit, p, gamma,
                                                                       ring);
   }
-  const bool exact = launch.threads <= 512 &&
-                     args.cols == std::int64_t{plan.group_threads} * plan.vectors * kPack<T>;
-  ring.together = plan.groups >= 3 && problem.dense;
-  if (plan.vectors == 4) {
-    return launch_kernel<backward_ring_kernel<T, G, 4, true, false, false, K>>(launch, limit, p,
-                                                                               gamma, ring);
-  }
-  if constexpr (has_all_kernels(K)) {
-    if (plan.group_threads == 32) {
-      return launch_kernel<backward_ring_kernel<T, G, 2, false, false, true, K>>(launch, limit, p,
-                                                                                 gamma, ring);
-    }
-    if (exact) {
-      return launch_kernel<backward_ring_kernel<T, G, 2, false, true, false, K>>(launch, limit, p,
-                                                                                 gamma, ring);
-    }
-  }
-  return launch_kernel<backward_ring_kernel<T, G, 2, false, false, false, K>>(launch, limit, p,
-                                                                              gamma, ring);
+  return launch_kernel<backward_ring_kernel<T, G, K>>(launch, limit, p, gamma, ring);
 }
 
 }  // namespace rmsnorm::kernels::cuda

@@ -1,18 +1,14 @@
 #pragma once
 
+#include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/tuned_backward.cuh"
 
 // Backward of aligned rows with a ring that each thread has to itself: it copies its own 16 bytes
 // of the rows to come into its own places in shared memory (cp.async), and nobody else reads them.
 // No barrier guards the ring, and the bytes in flight cost no registers.
 //
-// Short rows, a few lanes of a warp per row: 64 registers, where holding the rows to come in
-// registers took 128.
-//
-// Rows of a few kilobytes, a block per row: two threads' worth of loads, one barrier and no issuing
-// warp leave an SM's rows so evenly timed that no block runs ahead of the others. Lighter rows (of
-// float32, half the arithmetic per byte) do run ahead, and are left to the paced ring of
-// tuned_ring.cuh: 233 us against 188 at 16384 x 4096.
+// Two rows of each group on their way, one barrier and no issuing warp leave the SMs so evenly timed
+// that none runs ahead of the others, and no pace has to be kept.
 
 namespace rmsnorm::kernels::cuda {
 
@@ -43,43 +39,68 @@ __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kNewest) : "memory");
 }
 
-constexpr int kLanesRingStages = 4;
-constexpr std::size_t kLanesRingBytes = kLanesRingStages * kLanesBlock * (2 * sizeof(uint4) + 4);
+/// Threads of a block at most, one block per SM: with 128 registers each, all of an SM.
+constexpr int kThreadRingBlock = 512;
 
-/// `lanes` lanes of a warp per row, 16 bytes of it each. Persistent: dgamma's sums stay in
-/// registers, one partial row per block.
-template <class T, class G, Fault F>
-__global__ void __launch_bounds__(kLanesBlock, 4)
+/// Rows of a thread's ring: shorter rows leave less on its way in each.
+template <int V>
+constexpr int kThreadRingStages = V == 1 ? 4 : 2;
+
+/// The rings of V vectors of x and dy per thread; a thread's places lie a block apart.
+template <int V>
+struct ThreadRing {
+  static constexpr int kStages = kThreadRingStages<V>;
+  static constexpr std::size_t kBytes = std::size_t{2} * kStages * V * kThreadRingBlock * 16;
+  uint4* first;
+
+  __device__ explicit ThreadRing(unsigned char* shared)
+      : first(reinterpret_cast<uint4*>(shared) + threadIdx.x) {}
+  __device__ __forceinline__ uint4* x(int stage, int j) const {
+    return first + (stage * 2 * V + j) * kThreadRingBlock;
+  }
+  __device__ __forceinline__ uint4* dy(int stage, int j) const {
+    return first + ((stage * 2 + 1) * V + j) * kThreadRingBlock;
+  }
+};
+
+/// `lanes` lanes of a warp per row, V vectors each: rows of up to 96 vectors. Persistent: dgamma's
+/// sums stay in registers, one partial row per block. rstd comes through the ring as well.
+template <class T, class G, int V, Fault F>
+__global__ void __launch_bounds__(kThreadRingBlock, 1)
     backward_lanes_ring_kernel(BackwardParams<T> p, const G* __restrict__ gamma,
                                LaneGroup lane_group) {
-  constexpr int W = kPack<T>, S = kLanesRingStages;
-  struct Stage {
-    uint4 x[kLanesBlock], dy[kLanesBlock];
-    float rstd[kLanesBlock];
-  };
-  __shared__ union {
-    Stage stages[S];
-    float fold[kLanesBlock / 32][32 * W];
-  } shared;
+  constexpr int W = kPack<T>, S = kThreadRingStages<V>, kWarps = kThreadRingBlock / 32;
+  extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ float rstds[S][kThreadRingBlock];
   allow_next_kernel();
+  const ThreadRing<V> ring(shared);
   const int thread = static_cast<int>(threadIdx.x);
-  const int lanes = lane_group.lanes(), column = lane_group.lane(thread) * W;
-  const bool has_columns = column < p.cols;
-  const std::int64_t groups = lane_group.group(std::int64_t{gridDim.x} * kLanesBlock);
-  const std::int64_t group = lane_group.group(std::int64_t{blockIdx.x} * kLanesBlock + thread);
+  const int lanes = lane_group.lanes(), lane = lane_group.lane(thread);
+  const int vectors = static_cast<int>(p.cols / W);
+  const auto vector = [&](int j) { return lane + j * lanes; };
+  const std::int64_t groups = lane_group.group(std::int64_t{gridDim.x} * kThreadRingBlock);
+  const std::int64_t group = lane_group.group(std::int64_t{blockIdx.x} * kThreadRingBlock + thread);
   wait_for_previous_kernel();
 
-  LaneGamma<T, G, W> scale;
-  scale.load(gamma, column, has_columns);
-  float sums[W] = {};
-  // Lanes without columns and groups without rows copy zeros, which leave all sums as they are.
+  LaneGamma<T, G, W> scale[V];
+#pragma unroll
+  for (int j = 0; j < V; ++j)
+    scale[j].load(gamma, std::int64_t{vector(j)} * W, vector(j) < vectors);
+  float sums[V][W] = {};
+  // Places without columns and groups without rows get zeros, which leave all sums as they are.
   std::int64_t next = group;
   const auto copy_next = [&](int stage) {
-    const bool inside = next < p.rows && has_columns;
-    const std::int64_t row = inside ? next : 0, from = inside ? column : 0;
-    copy_or_zero<16>(&shared.stages[stage].x[thread], p.x(row) + from, inside);
-    copy_or_zero<16>(&shared.stages[stage].dy[thread], p.dy(row) + from, inside);
-    copy_or_zero<4>(&shared.stages[stage].rstd[thread], p.rstd + rstd_row<F>(row), inside);
+    const bool inside = next < p.rows;
+    const std::int64_t row = inside ? next : 0;
+    const uint4* const x = reinterpret_cast<const uint4*>(p.x(row));
+    const uint4* const dy = reinterpret_cast<const uint4*>(p.dy(row));
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      const bool has = inside && vector(j) < vectors;
+      copy_or_zero<16>(ring.x(stage, j), x + (has ? vector(j) : 0), has);
+      copy_or_zero<16>(ring.dy(stage, j), dy + (has ? vector(j) : 0), has);
+    }
+    copy_or_zero<4>(&rstds[stage][thread], p.rstd + rstd_row<F>(row), inside);
     end_copies();
     next += groups;
   };
@@ -91,69 +112,80 @@ __global__ void __launch_bounds__(kLanesBlock, 4)
 #pragma unroll 1
   for (; first < p.rows; row += groups, first += groups) {
     wait_for_copies<S - 1>();
-    const uint4 x = shared.stages[stage].x[thread], dy = shared.stages[stage].dy[thread];
-    const float rstd = shared.stages[stage].rstd[thread];
+    const float rstd = rstds[stage][thread];
+    uint4 x[V], dy[V];
+    float dot = 0;
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      x[j] = *ring.x(stage, j);
+      dy[j] = *ring.dy(stage, j);
+      add_vector<F>(x[j], dy[j], scale[j].pack, rstd, dot, sums[j], row, vector(j) * W, p);
+    }
     copy_next(stage);
     if (++stage == S) stage = 0;
-    float xs[W], dys[W], factors[W], dx[W];
-    widen_pack<T>(x, xs);
-    widen_pack<T>(dy, dys);
-    scale.widen(factors);
-    const float dot = lanes_sum(dot_elements<F>(xs, dys, factors, column, p), lane_group);
-    const float projection = projection_factor<F>(rstd, dot * rstd * p.inverse_cols);
-    backward_elements<F>(xs, dys, factors, rstd, projection, dx, sums, row, p);
-    if (p.dx != nullptr && row < p.rows && has_columns)
-      *reinterpret_cast<uint4*>(p.dx + row_offset<F>(row, p.cols) + column) = narrow_pack<T>(dx);
+    const float projection =
+        projection_factor<F>(rstd, lanes_sum(dot, lane_group) * rstd * p.inverse_cols);
+    if (p.dx == nullptr || row >= p.rows) continue;
+    uint4* const dx = reinterpret_cast<uint4*>(p.dx + row_offset<F>(row, p.cols));
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      if (vector(j) >= vectors) continue;
+      if constexpr (V > 1) {  // packed until here, for want of registers
+        pin(x[j]);
+        pin(dy[j]);
+      }
+      dx[vector(j)] = dx_vector<F, T>(x[j], dy[j], scale[j].pack, rstd, projection);
+    }
   }
   wait_for_copies<0>();
   if (p.partials == nullptr) return;
-  __syncthreads();
+  __syncthreads();  // the sums of the warps go where the rings were
+  float* const fold = reinterpret_cast<float*>(shared);
+  const int width = lanes * V * W;
 #pragma unroll
-  for (int e = 0; e < W; ++e) {
-    for (int offset = lanes; offset < 32; offset *= 2)
-      sums[e] += __shfl_xor_sync(0xFFFFFFFFu, sums[e], offset);
-  }
-  if (thread % 32 < lanes) {
+  for (int j = 0; j < V; ++j) {
 #pragma unroll
-    for (int e = 0; e < W; ++e) shared.fold[thread / 32][thread % 32 * W + e] = sums[e];
+    for (int e = 0; e < W; ++e) {
+      for (int offset = lanes; offset < 32; offset *= 2)
+        sums[j][e] += __shfl_xor_sync(0xFFFFFFFFu, sums[j][e], offset);
+      if (thread % 32 < lanes) fold[thread / 32 * width + vector(j) * W + e] = sums[j][e];
+    }
   }
   __syncthreads();
-  for (std::int64_t c = thread; c < p.pitch; c += kLanesBlock) {
+  for (std::int64_t c = thread; c < p.pitch; c += kThreadRingBlock) {
     float total = 0;
     if (c < p.cols) {
 #pragma unroll
-      for (int w = 0; w < kLanesBlock / 32; ++w) total += shared.fold[w][c];
+      for (int w = 0; w < kWarps; ++w) total += fold[w * width + c];
     }
     p.partials[std::int64_t{blockIdx.x} * p.pitch + c] = total;
   }
 }
 
-/// V vectors per thread, S rows under way, at most `kThreads` threads and at least `kBlocks` blocks
-/// of that many per SM.
-template <int V, int S, int kThreads_, int kBlocks_>
-struct BlockShape {
-  static constexpr int kVectors = V, kStages = S, kThreads = kThreads_, kBlocks = kBlocks_;
-};
+constexpr int kMaxGroups = kThreadRingBlock / 64;
 
-/// A block per row. Persistent: dgamma's sums stay in registers, one partial row per block. kExact:
-/// all of kThreads threads, and a row is as many vectors as they have together.
-template <class T, class G, class Shape, bool kExact, Fault F>
-__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
-    backward_block_kernel(BackwardParams<T> p, const G* __restrict__ gamma) {
-  constexpr int W = kPack<T>, V = Shape::kVectors, S = Shape::kStages;
+/// Groups of `group_threads` threads, two warps and more, take rows in turn, V vectors per thread:
+/// rows of up to 1024 vectors. Persistent: the groups' sums of dgamma meet at the end, and a block
+/// leaves one partial row. dgamma's addends are taken before the barrier, and so only dx is behind
+/// it. kExact: a row is as many vectors as a group has places for.
+template <class T, class G, int V, bool kExact, Fault F>
+__global__ void __launch_bounds__(kThreadRingBlock, 1)
+    backward_groups_kernel(BackwardParams<T> p, const G* __restrict__ gamma, int group_threads) {
+  constexpr int W = kPack<T>, S = kThreadRingStages<V>;
   extern __shared__ __align__(128) unsigned char shared[];
-  __shared__ alignas(16) float row_sums[2][kMaxWarps];
+  __shared__ alignas(16) float row_sums[kMaxGroups][2][kMaxWarps];
   allow_next_kernel();
-  const int thread = static_cast<int>(threadIdx.x);
-  const int threads = kExact ? Shape::kThreads : static_cast<int>(blockDim.x);
+  const ThreadRing<V> ring(shared);
+  const int group = static_cast<int>(threadIdx.x) / group_threads;
+  const int thread = static_cast<int>(threadIdx.x) % group_threads;
+  const int groups = static_cast<int>(blockDim.x) / group_threads;
   const int vectors = static_cast<int>(p.cols / W);
-  const auto vector = [&](int j) { return thread + j * threads; };
+  const auto vector = [&](int j) { return thread + j * group_threads; };
   const auto has = [&](int j) { return kExact || vector(j) < vectors; };
-  uint4* const ring = reinterpret_cast<uint4*>(shared) + thread;
-  const auto place = [&](int stage, int half, int j) {
-    return ring + ((stage * 2 + half) * V + j) * threads;
-  };
-  if (thread < 2 * kMaxWarps) (&row_sums[0][0])[thread] = 0;  // of absent warps
+  for (int i = static_cast<int>(threadIdx.x); i < kMaxGroups * 2 * kMaxWarps;
+       i += static_cast<int>(blockDim.x)) {
+    (&row_sums[0][0][0])[i] = 0;  // of absent warps
+  }
   wait_for_previous_kernel();
   __syncthreads();
 
@@ -163,8 +195,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     if (has(j)) scale[j].load(gamma, vector(j));
   }
   float sums[V][W] = {};
-  const std::int64_t step = gridDim.x;
-  std::int64_t row = blockIdx.x, next = row;
+  const std::int64_t step = std::int64_t{gridDim.x} * groups;
+  std::int64_t row = blockIdx.x + std::int64_t{group} * gridDim.x, next = row;
   RowCursor<T> x_row(p.x, row < p.rows ? row : 0, step, thread * W),
       dy_row(p.dy, row < p.rows ? row : 0, step, thread * W);
   const auto copy_next = [&](int stage) {
@@ -174,14 +206,14 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
 #pragma unroll
       for (int j = 0; j < V; ++j) {
         if (!has(j)) continue;
-        copy_vector(place(stage, 0, j), x + j * threads);
-        copy_vector(place(stage, 1, j), dy + j * threads);
+        copy_vector(ring.x(stage, j), x + j * group_threads);
+        copy_vector(ring.dy(stage, j), dy + j * group_threads);
       }
     }
     end_copies();
     next += step;
-    x_row.next();
-    dy_row.next();
+    x_row.next(next);
+    dy_row.next(next);
   };
 #pragma unroll
   for (int s = 0; s < S; ++s) copy_next(s);
@@ -197,50 +229,33 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
 #pragma unroll
     for (int j = 0; j < V; ++j) {
       if (!has(j)) continue;
-      x[j] = *place(stage, 0, j);
-      dy[j] = *place(stage, 1, j);
-      // Written out, here and below: with dot_of_vector or backward_of_vector the compiler orders
-      // the loop another way, and the loop lives by its timing.
-      float xs[W], dys[W], factors[W];
-      scale[j].pin();
-      widen_pack<T>(x[j], xs);
-      widen_pack<T>(dy[j], dys);
-      scale[j].widen(factors);
-      dot += dot_elements<F>(xs, dys, factors, vector(j) * W, p);
+      x[j] = *ring.x(stage, j);
+      dy[j] = *ring.dy(stage, j);
+      add_vector<F>(x[j], dy[j], scale[j], rstd, dot, sums[j], row, vector(j) * W, p);
     }
     copy_next(stage);
     dot = lanes_sum(dot);
-    if (thread % 32 == 0) row_sums[turn][thread / 32] = dot;
-    __syncthreads();  // one per row: the sums of two rows have places of their own
+    float* const mine = row_sums[group][turn];  // of two, so that one barrier per row is enough
+    if (thread % 32 == 0) mine[thread / 32] = dot;
+    group_barrier(group, group_threads);
     const float projection =
-        projection_factor<F>(rstd, sum_of_warps(row_sums[turn]) * rstd * p.inverse_cols);
+        projection_factor<F>(rstd, sum_of_warps(mine) * rstd * p.inverse_cols);
     uint4* dx = reinterpret_cast<uint4*>(p.dx + (p.dx == nullptr ? 0 : row_offset<F>(row, p.cols)));
 #pragma unroll
     for (int j = 0; j < V; ++j) {
       if (!has(j)) continue;
       pin(x[j]);
       pin(dy[j]);
-      float xs[W], dys[W], factors[W], out[W];
-      scale[j].pin();
-      widen_pack<T>(x[j], xs);
-      widen_pack<T>(dy[j], dys);
-      scale[j].widen(factors);
-      backward_elements<F>(xs, dys, factors, rstd, projection, out, sums[j], row, p);
-      if (p.dx != nullptr) dx[vector(j)] = narrow_pack<T>(out);
+      const uint4 packed = dx_vector<F, T>(x[j], dy[j], scale[j], rstd, projection);
+      if (p.dx != nullptr) dx[vector(j)] = packed;
     }
     if (++stage == S) stage = 0;
   }
   if (p.partials == nullptr) return;
-  float* const partial = p.partials + std::int64_t{blockIdx.x} * p.pitch;
-#pragma unroll
-  for (int j = 0; j < V; ++j) {
-    if (!has(j)) continue;
-#pragma unroll
-    for (int e = 0; e < W; e += 4) {
-      *reinterpret_cast<float4*>(partial + vector(j) * W + e) =
-          make_float4(sums[j][e], sums[j][e + 1], sums[j][e + 2], sums[j][e + 3]);
-    }
-  }
+  __syncthreads();  // nobody's copies are under way any more
+  write_partial_row(sums, reinterpret_cast<float*>(shared), group, groups, thread, group_threads,
+                    p.partials + std::int64_t{blockIdx.x} * p.pitch,
+                    [&](int j) -> std::int64_t { return has(j) ? vector(j) * W : -1; });
 }
 
 }  // namespace rmsnorm::kernels::cuda
