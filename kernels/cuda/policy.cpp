@@ -18,8 +18,8 @@ constexpr std::int64_t kMaxForwardVectors =
     8;  // 512 threads x 8 vectors is the longest row in registers
 constexpr std::int64_t kTileBytes = 16 * 1024;
 constexpr std::int64_t kTileForwardBytes = 512;  // the longest rows that tiles take
-constexpr std::int64_t kTileBackwardElements = 384;
-constexpr std::int64_t kTileEightElements = 8 * kWarp;
+constexpr std::int64_t kFrameMaxCols = 1152;
+constexpr std::int64_t kFrameLaneSlots = 8;  // parts of a row that a lane adds up
 constexpr std::int64_t kSplitMaxRows = 384;  // measured crossover at 4096 columns
 constexpr std::int64_t kSplitMaxBytes = std::int64_t{4} << 20;
 constexpr std::int64_t kSharedBytesPerSm = 227 * 1024;
@@ -71,11 +71,6 @@ int rows_of_tile(const Problem& p, const Device& device) {
 /// Lanes per row: eight elements each, while a warp has them.
 int lanes_of_tile(const Problem& p) {
   return static_cast<int>(std::min(kWarp, power_of_two_at_least(ceil_div(p.cols, 8))));
-}
-
-/// Elements per lane.
-int elements_of_tile(const Problem& p) {
-  return p.cols <= kTileEightElements ? 8 : 12;
 }
 
 BackwardPlan split_plan(const Problem& p, const Device& device) {
@@ -141,10 +136,8 @@ BackwardPlan lanes_plan(const Problem& p, const Device& device) {
 BackwardPlan tile_plan(const Problem& p, const Device& device) {
   BackwardPlan plan;
   plan.path = BackwardPath::tile;
-  plan.lanes = lanes_of_tile(p);
-  plan.vectors = elements_of_tile(p);
   plan.tile_rows = rows_of_tile(p, device);
-  const std::int64_t resident = (plan.vectors == 8 ? 4 : 3) * device.sms;
+  const std::int64_t resident = std::int64_t{4} * device.sms;
   plan.blocks = static_cast<int>(std::min(resident, ceil_div(p.rows, plan.tile_rows)));
   plan.partial_rows = p.wants_dgamma ? plan.blocks : 0;
   return plan;
@@ -155,6 +148,58 @@ BackwardPlan tile_plan(const Problem& p, const Device& device) {
 int even_blocks(std::int64_t rows, std::int64_t groups, std::int64_t most) {
   const std::int64_t rounds = ceil_div(rows, groups * most);
   return static_cast<int>(std::max<std::int64_t>(1, ceil_div(rows, groups * rounds)));
+}
+
+/// Blocks of frames that an SM holds.
+std::int64_t frame_resident(const Problem& p, const BackwardPlan& plan) {
+  constexpr std::int64_t kRegisters = 65536, kReserved = 1024;  // of shared memory, per block
+  const FrameShape shape = frame_shape(plan.vectors);
+  const std::int64_t registers = kRegisters / (shape.threads * shape.blocks) / 8 * 8;
+  const auto shared = static_cast<std::int64_t>(frame_shared_bytes(p, plan)) + kReserved;
+  return std::clamp<std::int64_t>(std::min(kRegisters / (registers * plan.group_threads),
+                                           (kSharedBytesPerSm + kReserved) / shared),
+                                  1, 16);
+}
+
+/// As many threads in a block as leave an SM with the most vectors at work, of those whose tile is
+/// whole periods: rows that are a whole number of vectors together, and no fewer are.
+BackwardPlan frame_plan(const Problem& p, const Device& device) {
+  const std::int64_t width = kPackBytes / p.element_bytes;
+  const std::int64_t period_rows = width / std::gcd(width, p.cols);
+  const std::int64_t period_vectors = period_rows * p.cols / width;
+  // Two blocks for every SM where there are few rows.
+  const std::int64_t most_periods = ceil_div(p.rows, 2 * device.sms * period_rows);
+  BackwardPlan best;
+  std::int64_t most_at_work = 0, resident = 1;
+  BackwardPlan plan;
+  plan.path = BackwardPath::frame;
+  plan.vectors = 1;
+  while (plan.vectors < kFrameMaxVectors &&
+         period_vectors > plan.vectors * frame_shape(plan.vectors).threads)
+    ++plan.vectors;
+  const FrameShape shape = frame_shape(plan.vectors);
+  plan.stages = shape.stages;
+  constexpr std::int64_t kLeastThreads = 128;
+  for (std::int64_t threads = shape.threads; threads >= kLeastThreads; threads -= kWarp) {
+    const std::int64_t periods = std::min(most_periods, plan.vectors * threads / period_vectors);
+    if (periods == 0) break;
+    const std::int64_t vectors = periods * period_vectors;
+    plan.tile_rows = static_cast<int>(periods * period_rows);
+    plan.group_threads = static_cast<int>(round_up(ceil_div(vectors, plan.vectors), kWarp));
+    const std::int64_t fit = frame_resident(p, plan), at_work = vectors * fit;
+    if (at_work <= most_at_work) continue;
+    most_at_work = at_work;
+    resident = fit;
+    best = plan;
+  }
+  const std::int64_t slots = ceil_div(p.cols + width - 1, width);
+  best.lanes =
+      static_cast<int>(std::min(kWarp, power_of_two_at_least(ceil_div(slots, kFrameLaneSlots))));
+  while (best.lanes * best.tile_rows > best.group_threads) best.lanes /= 2;
+  const std::int64_t affordable = kMaxPartialBytes / (partial_pitch(p.cols) * 4);
+  best.blocks = even_blocks(p.rows, best.tile_rows, std::min(resident * device.sms, affordable));
+  best.partial_rows = p.wants_dgamma ? best.blocks : 0;
+  return best;
 }
 
 /// Rows whose threads have a ring of their own: all that a block of two vectors per thread can hold.
@@ -316,7 +361,6 @@ ForwardPlan plan_forward(const Problem& p, const Device& device) {
   if (!p.aligned && row_bytes(p) <= kTileForwardBytes) {
     plan.path = ForwardPath::tile;
     plan.lanes = lanes_of_tile(p);
-    plan.vectors = elements_of_tile(p);
     plan.threads = 256;
     plan.rows = rows_of_tile(p, device);
     return plan;
@@ -369,7 +413,11 @@ BackwardPlan plan_backward(const Problem& p, const Device& device) {
   const std::int64_t bytes = p.rows * row_bytes(p);
   if (p.float64 || (p.rows <= kSplitMaxRows && bytes <= kSplitMaxBytes))
     return split_plan(p, device);
-  if (!p.aligned && p.dense && p.cols <= kTileBackwardElements) return tile_plan(p, device);
+  if (!p.aligned && p.dense && row_bytes(p) < kPackBytes) return tile_plan(p, device);
+  if (!p.aligned && p.dense && p.cols <= kFrameMaxCols) {
+    const BackwardPlan frame = frame_plan(p, device);
+    if (frame_shared_bytes(p, frame) <= device.shared_bytes) return frame;
+  }
   if (p.aligned ? row_vectors(p) <= 3 * kWarp : p.cols <= kWarp * kLaneElements)
     return lanes_plan(p, device);
   if (groups_take(p)) return groups_plan(p, device);
@@ -397,6 +445,13 @@ std::size_t tile_shared_bytes(const Problem& p, int tile_rows, int tiles) {
   // At the end of a backward the eight warps' sums lie where the tiles were.
   return static_cast<std::size_t>(
       std::max(tiles * tile + p.cols * 4, (tiles - 1) * 8 * p.cols * 4));
+}
+
+std::size_t frame_shared_bytes(const Problem& p, const BackwardPlan& plan) {
+  const std::int64_t rows = plan.tile_rows, vectors = rows * row_bytes(p) / kPackBytes;
+  // The rings, two factors of every row and of none behind, the parts of the rows' sums.
+  return static_cast<std::size_t>(2 * plan.stages * vectors * kPackBytes + 8 * (rows + 1) +
+                                  4 * (vectors + rows));
 }
 
 std::size_t ring_shared_bytes(const Problem& p, const BackwardPlan& plan) {

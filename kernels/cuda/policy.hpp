@@ -60,20 +60,23 @@ enum class BackwardPath {
   lanes,  ///< some lanes of a warp per row, persistent blocks
   groups, ///< groups of warps per row, a ring of copies for each thread, persistent
   ring,   ///< groups of warps per row fed by a ring of bulk copies, persistent blocks or clusters
-  tile,   ///< short rows that start anywhere: several at once through shared memory, persistent
+  frame,  ///< short dense rows that start anywhere: whole vectors of as many rows as start alike
+          ///< together, in registers, persistent
+  tile,   ///< dense rows shorter than a vector: several at once through shared memory, persistent
   split,  ///< dx by rows, dgamma by columns, each reading x and dy: tiny problems, and whatever no
           ///< other path takes
 };
 
 struct BackwardPlan {
   BackwardPath path = BackwardPath::split;
-  int lanes = 0;
+  int lanes = 0;           ///< per row (lanes); that sum up a row's parts (frame)
   int groups = 1;          ///< rows at work in a block (groups, ring)
-  int tile_rows = 0;       ///< rows in a block's shared memory (tile)
-  int group_threads = 0;   ///< threads per row (groups, ring)
-  int vectors = 0;         ///< 16-byte vectors per thread and row; single elements where `elements`
+  int tile_rows = 0;       ///< rows that a block takes at a time (tile, frame)
+  int group_threads = 0;   ///< threads per row (groups, ring); per block (the others)
+  int vectors = 0;         ///< 16-byte vectors per thread and row, or tile of rows (frame); single
+                           ///< elements where `elements`
   bool elements = false;   ///< a ring whose threads take single elements
-  int stages = 0;          ///< rows of the ring
+  int stages = 0;          ///< rows of the ring; tiles (frame)
   int cluster = 1;         ///< blocks that share a row
   int blocks = 0;          ///< of the grid
   float pace = 0;          ///< rows that a block may be ahead of the mean; 0: not held back
@@ -104,6 +107,21 @@ std::size_t tile_shared_bytes(const Problem& problem, int tile_rows, int tiles);
 /// The same for the slice of a forward's ring.
 std::uint32_t ring_part_bytes(const Problem& problem, const ForwardPlan& plan);
 std::size_t ring_shared_bytes(const Problem& problem, const ForwardPlan& plan);
+
+/// The kernel for frames of so many vectors per thread: the most threads of a block, the blocks of
+/// that many that an SM has registers for, the tiles under way.
+struct FrameShape {
+  int threads, blocks, stages;
+};
+constexpr int kFrameMaxVectors = 3;
+constexpr FrameShape frame_shape(int vectors) {
+  return vectors == 1   ? FrameShape{320, 3, 4}
+         : vectors == 2 ? FrameShape{320, 2, 4}
+                        : FrameShape{384, 2, 3};
+}
+
+/// Bytes of dynamic shared memory of a block of frames.
+std::size_t frame_shared_bytes(const Problem& problem, const BackwardPlan& plan);
 
 /// Bytes of dynamic shared memory of a ring block.
 std::size_t ring_shared_bytes(const Problem& problem, const BackwardPlan& plan);

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/cuda/finalize.cuh"
+#include "kernels/cuda/tuned_frame.cuh"
 #include "kernels/cuda/tuned_ring_launch.cuh"
 #include "kernels/cuda/tuned_thread_ring.cuh"
 #include "kernels/cuda/tuned_tile.cuh"
@@ -106,9 +109,26 @@ cudaError_t launch_tile(const rmsnorm_backward_args& args, const BackwardPlan& p
   Launch launch = launch_of(context, plan.blocks, kTileThreads);
   launch.shared_bytes = tile_shared_bytes(problem, plan.tile_rows, 2);
   const G* gamma = static_cast<const G*>(args.gamma);
-  return with_tile_lanes<K, 12>(plan.lanes, plan.vectors, [&](auto lanes) {
-    return launch_kernel<backward_tile_kernel<T, G, decltype(lanes), K>>(
-        launch, context.device.shared_bytes, p, gamma, plan.tile_rows);
+  return launch_kernel<backward_tile_kernel<T, G, K>>(launch, context.device.shared_bytes, p, gamma,
+                                                      plan.tile_rows);
+}
+
+template <class T, class G, Fault F>
+cudaError_t launch_frame(const rmsnorm_backward_args& args, const BackwardPlan& plan,
+                         const Problem& problem, const TunedContext& context,
+                         const BackwardParams<T>& p) {
+  constexpr Fault K = kernel_fault(F);
+  Launch launch = launch_of(context, plan.blocks, plan.group_threads);
+  // No SM takes more than its share of the blocks, as in launch_lanes.
+  const std::size_t limit = context.device.shared_bytes;
+  const std::size_t per_sm = (launch.blocks + context.device.sms - 1) / context.device.sms;
+  launch.shared_bytes = std::max(frame_shared_bytes(problem, plan), limit / per_sm - 1024);
+  const G* gamma = static_cast<const G*>(args.gamma);
+  return with_share<K, 1, 2, kFrameMaxVectors>(plan.vectors, [&](auto v) {
+    constexpr FrameShape kShape = frame_shape(v());
+    using Shape = BlockShape<v(), kShape.stages, kShape.threads, kShape.blocks>;
+    return launch_kernel<backward_frame_kernel<T, G, Shape, K>>(
+        launch, limit, p, gamma, plan.tile_rows, lane_group(plan.lanes));
   });
 }
 
@@ -140,6 +160,9 @@ cudaError_t launch_backward(const rmsnorm_backward_args& args, const BackwardPla
         break;
       case BackwardPath::ring:
         status = launch_ring<T, G, F>(args, plan, problem, context, p);
+        break;
+      case BackwardPath::frame:
+        status = launch_frame<T, G, F>(args, plan, problem, context, p);
         break;
       case BackwardPath::tile:
         status = launch_tile<T, G, F>(args, plan, problem, context, p);

@@ -47,19 +47,24 @@ __device__ __forceinline__ void backward_elements(const A (&x)[W], const A (&dy)
   }
 }
 
+/// sum(dy * gamma * x) of a row with the element of `column`.
+template <Fault F, class T, class A>
+__device__ __forceinline__ A add_to_dot(A dot, A x, A dy, A gamma, std::int64_t column,
+                                        const BackwardParams<T>& p) {
+  if constexpr (kIsInDot<F>) {
+    return column < summed_cols_ux<F>(p.cols) ? dot + ux_element<F>(dy, gamma, x) : dot;
+  } else {
+    return dot + dy * gamma * x;
+  }
+}
+
 /// sum(dy * gamma * x) over W elements of a row, from `column` on.
 template <Fault F, class T, class A, int W>
 __device__ __forceinline__ A dot_elements(const A (&x)[W], const A (&dy)[W], const A (&gamma)[W],
                                           std::int64_t column, const BackwardParams<T>& p) {
   A dot = A(0);
 #pragma unroll
-  for (int e = 0; e < W; ++e) {
-    if constexpr (kIsInDot<F>) {
-      if (column + e < summed_cols_ux<F>(p.cols)) dot += ux_element<F>(dy[e], gamma[e], x[e]);
-    } else {
-      dot += dy[e] * gamma[e] * x[e];
-    }
-  }
+  for (int e = 0; e < W; ++e) dot = add_to_dot<F>(dot, x[e], dy[e], gamma[e], column + e, p);
   return dot;
 }
 

@@ -57,7 +57,7 @@ cudaError_t launch_forward(const rmsnorm_forward_args& args, const ForwardPlan& 
       case ForwardPath::tile: {
         Launch launch = launch_of(context, (args.rows + plan.rows - 1) / plan.rows, kTileThreads);
         launch.shared_bytes = tile_shared_bytes(problem, plan.rows, 1);
-        return with_tile_lanes<K, 8>(plan.lanes, plan.vectors, [&](auto lanes) {
+        return with_tile_lanes<K>(plan.lanes, [&](auto lanes) {
           using Lanes = decltype(lanes);
           return problem.dense ? launch_kernel<forward_tile_kernel<T, G, Lanes, false, K>>(
                                      launch, limit, p, gamma, plan.rows)

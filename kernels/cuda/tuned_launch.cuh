@@ -55,29 +55,27 @@ cudaError_t with_share(int value, Run run) {
   return run(std::integral_constant<int, values[sizeof...(kValues) - 1]>{});
 }
 
-/// Calls run(TileLanes) for the lanes of a row and the elements per lane, kMost of which are those
-/// of the longest row that the pass has tiles for; a mutant has these alone, which do for all.
-template <Fault F, int kMost, class Run>
-cudaError_t with_tile_lanes(int lanes, int elements, Run run) {
+/// Calls run(TileLanes) for the lanes of a row; a mutant has a whole warp alone, which does for
+/// all.
+template <Fault F, class Run>
+cudaError_t with_tile_lanes(int lanes, Run run) {
   if constexpr (has_all_kernels(F)) {
-    switch (elements == 8 ? lanes : 0) {
+    switch (lanes) {
       case 1:
-        return run(TileLanes<0, 8>{});
+        return run(TileLanes<0>{});
       case 2:
-        return run(TileLanes<1, 8>{});
+        return run(TileLanes<1>{});
       case 4:
-        return run(TileLanes<2, 8>{});
+        return run(TileLanes<2>{});
       case 8:
-        return run(TileLanes<3, 8>{});
+        return run(TileLanes<3>{});
       case 16:
-        return run(TileLanes<4, 8>{});
-      case 32:
-        return run(TileLanes<5, 8>{});
+        return run(TileLanes<4>{});
       default:
         break;
     }
   }
-  return run(TileLanes<5, kMost>{});
+  return run(TileLanes<5>{});
 }
 
 /// The fault that the kernels are compiled with: none of theirs where it is the host's.

@@ -3,10 +3,11 @@
 #include "kernels/cuda/tuned_backward_steps.cuh"
 #include "kernels/cuda/tuned_forward_steps.cuh"
 
-// Short rows that start anywhere, both passes. The rows of a tile are dense neighbours that begin
-// at a 16-byte boundary together, so that a block moves them in and out of shared memory by whole
-// vectors and works on single elements there, some lanes of a warp per row. Single elements from
-// global memory took 2 to 8 times as long as a copy.
+// Short rows that start anywhere: the forward, and the backward of rows shorter than a vector (that
+// of the others is in tuned_frame.cuh). The rows of a tile are dense neighbours that begin at a
+// 16-byte boundary together, so that a block moves them in and out of shared memory by whole
+// vectors and works on single elements there. Single elements from global memory took 2 to 8 times
+// as long as a copy.
 
 namespace rmsnorm::kernels::cuda {
 
@@ -37,11 +38,12 @@ __device__ __forceinline__ void widen_gamma(float* to, const G* gamma, int cols)
     to[c] = gamma == nullptr ? 1.0f : widen(gamma[c]);
 }
 
-/// Elements of a row per lane, of 2^kBits lanes: known here, so that a lane's places are constants.
-template <int kBits, int E>
+/// 2^kBits lanes per row, eight elements of it each: known here, so that a lane's places are
+/// constants.
+template <int kBits>
 struct TileLanes {
   static constexpr LaneGroup kGroup{kBits};
-  static constexpr int kElements = E;
+  static constexpr int kElements = 8;
 };
 
 /// A block per tile. Shared memory: the tile, then gamma as floats. kInPlace: rows that are not
@@ -93,13 +95,13 @@ __global__ void __launch_bounds__(kTileThreads)
   }
 }
 
-/// Persistent: dgamma's sums stay in registers, one partial row per block. Shared memory: x of the
-/// tile, dy (then dx), gamma as floats; at the end the sums.
-template <class T, class G, class Lanes, Fault F>
-__global__ void __launch_bounds__(kTileThreads, Lanes::kElements == 8 ? 4 : 3)
+/// A thread per row, of up to kPack<T> elements. Persistent: dgamma's sums stay in registers, one
+/// partial row per block. Shared memory: x of the tile, dy (then dx), gamma as floats; at the end
+/// the sums.
+template <class T, class G, Fault F>
+__global__ void __launch_bounds__(kTileThreads, 4)
     backward_tile_kernel(BackwardParams<T> p, const G* __restrict__ gamma, int tile_rows) {
-  constexpr LaneGroup kGroup = Lanes::kGroup;
-  constexpr int E = Lanes::kElements, kLanes = 1 << kGroup.bits;
+  constexpr int E = kPack<T>;
   extern __shared__ __align__(128) unsigned char shared[];
   allow_next_kernel();
   const int cols = static_cast<int>(p.cols);
@@ -107,7 +109,7 @@ __global__ void __launch_bounds__(kTileThreads, Lanes::kElements == 8 ? 4 : 3)
   T* const x_tile = reinterpret_cast<T*>(shared);
   T* const dy_tile = x_tile + padded;
   float* const factors = reinterpret_cast<float*>(dy_tile + padded);
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes;
+  const int thread = static_cast<int>(threadIdx.x);
   wait_for_previous_kernel();
   widen_gamma(factors, gamma, cols);
   float sums[E][1] = {};
@@ -119,34 +121,30 @@ __global__ void __launch_bounds__(kTileThreads, Lanes::kElements == 8 ? 4 : 3)
     move_tile(x_tile, p.x(first_row), rows * cols);
     move_tile(dy_tile, p.dy(first_row), rows * cols);
     __syncthreads();
-    // Whole warps stay in the loop for the shuffles.
 #pragma unroll 1
-    for (int row = thread / kLanes; row - thread % 32 / kLanes < rows;
-         row += kTileThreads / kLanes) {
-      const T* const x_at = x_tile + row * cols + lane;
-      T* const dy_at = dy_tile + row * cols + lane;
-      const int left = row < rows ? cols - lane : 0;
-      const float rstd = row < rows ? saved_rstd_of<F>(p, first_row + row) : 0.0f;
+    for (int row = thread; row < rows; row += kTileThreads) {
+      const T* const x_at = x_tile + row * cols;
+      T* const dy_at = dy_tile + row * cols;
+      const float rstd = saved_rstd_of<F>(p, first_row + row);
       float x[E][1], dy[E][1];
       float dot = 0;
 #pragma unroll
       for (int e = 0; e < E; ++e) {
-        const bool inside = e * kLanes < left;
-        x[e][0] = inside ? widen(x_at[e * kLanes]) : 0.0f;
-        dy[e][0] = inside ? widen(dy_at[e * kLanes]) : 0.0f;
-        const float factor[1] = {inside ? factors[lane + e * kLanes] : 0.0f};
-        dot += dot_elements<F>(x[e], dy[e], factor, lane + e * kLanes, p);
+        const bool inside = e < cols;
+        x[e][0] = inside ? widen(x_at[e]) : 0.0f;
+        dy[e][0] = inside ? widen(dy_at[e]) : 0.0f;
+        const float factor[1] = {inside ? factors[e] : 0.0f};
+        dot += dot_elements<F>(x[e], dy[e], factor, e, p);
       }
-      const float projection =
-          projection_factor<F>(rstd, lanes_sum(dot, kGroup) * rstd * p.inverse_cols);
+      const float projection = projection_factor<F>(rstd, dot * rstd * p.inverse_cols);
 #pragma unroll
       for (int e = 0; e < E; ++e) {
-        if (e * kLanes >= left) continue;
-        const float factor[1] = {factors[lane + e * kLanes]};
+        if (e >= cols) continue;
+        const float factor[1] = {factors[e]};
         float dx[1];
         backward_elements<F>(x[e], dy[e], factor, rstd, projection, dx, sums[e], first_row + row,
                              p);
-        narrow(dx[0], dy_at[e * kLanes]);
+        narrow(dx[0], dy_at[e]);
       }
     }
     __syncthreads();
@@ -154,15 +152,12 @@ __global__ void __launch_bounds__(kTileThreads, Lanes::kElements == 8 ? 4 : 3)
     __syncthreads();
   }
   if (p.partials == nullptr) return;
-  // The lane groups of a warp by shuffles, then the warps; nothing uses the tiles any more.
+  // The lanes of a warp by shuffles, then the warps; nothing uses the tiles any more.
   float* const fold = reinterpret_cast<float*>(shared);
 #pragma unroll
   for (int e = 0; e < E; ++e) {
-#pragma unroll
-    for (int offset = kLanes; offset < 32; offset *= 2)
-      sums[e][0] += __shfl_xor_sync(0xFFFFFFFFu, sums[e][0], offset);
-    const int c = lane + e * kLanes;
-    if (thread % 32 < kLanes && c < cols) fold[thread / 32 * cols + c] = sums[e][0];
+    const float sum = lanes_sum(sums[e][0]);
+    if (thread % 32 == 0 && e < cols) fold[thread / 32 * cols + e] = sum;
   }
   __syncthreads();
   float* const partial = p.partials + std::int64_t{blockIdx.x} * p.pitch;

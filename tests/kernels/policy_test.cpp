@@ -21,11 +21,11 @@ Problem problem(std::int64_t rows, std::int64_t cols, int bytes = 2) {
 }
 
 const std::int64_t kCols[] = {
-    1,     2,     7,     8,     9,     16,    31,     64,     65,     127,    128,    129,
-    255,   256,   257,   264,   383,   385,   511,    512,    513,    1000,   1023,   1024,
-    1025,  1032,  2047,  2048,  2049,  2056,  3584,   3592,   4096,   4097,   4104,   4608,
-    4609,  5120,  6144,  8184,  8192,  8193,  8200,   12288,  16384,  16385,  16392,  19999,
-    20000, 23033, 23049, 32768, 65536, 65537, 131072, 262144, 262152, 524288, 1048576};
+    1,     2,     7,     8,     9,      16,     31,     64,     65,     127,   128,   129,   255,
+    256,   257,   264,   383,   385,    511,    512,    513,    1000,   1023,  1024,  1025,  1032,
+    1151,  1153,  2047,  2048,  2049,   2056,   3584,   3592,   4096,   4097,  4104,  4608,  4609,
+    5120,  6144,  8184,  8192,  8193,   8200,   12288,  16384,  16385,  16392, 19999, 20000, 23033,
+    23049, 32768, 65536, 65537, 131072, 262144, 262152, 524288, 1048576};
 
 }  // namespace
 
@@ -62,7 +62,7 @@ TEST_CASE("Every column of a row has a thread in the forward", "[policy]") {
           CHECK(plan.threads * plan.vectors * width >= cols);
           break;
         case ForwardPath::tile:
-          CHECK(plan.lanes * plan.vectors >= cols);
+          CHECK(plan.lanes * 8 >= cols);
           CHECK(plan.rows * cols * bytes % 16 == 0);
           CHECK(tile_shared_bytes(p, plan.rows, 1) <= 48 * 1024);
           break;
@@ -98,7 +98,9 @@ TEST_CASE("Every column of a row has a thread in the backward, and the ring fits
             for (const bool one_shift : {false, true}) {
               p.one_shift = one_shift && !p.aligned;
               const BackwardPlan plan = plan_backward(p, device);
-              const bool single = plan.path == BackwardPath::ring ? plan.elements : !p.aligned;
+              const bool single = plan.path == BackwardPath::ring
+                                      ? plan.elements
+                                      : plan.path != BackwardPath::frame && !p.aligned;
               const std::int64_t width = single ? 1 : 16 / bytes;
               CAPTURE(rows, cols, bytes, gamma_bytes, shared, one_shift,
                       static_cast<int>(plan.path));
@@ -114,8 +116,21 @@ TEST_CASE("Every column of a row has a thread in the backward, and the ring fits
                 CHECK(std::size_t{2} * 16 * plan.stages * plan.vectors * plan.group_threads <=
                       shared);
               }
+              if (plan.path == BackwardPath::frame) {
+                CHECK(cols >= width);
+                CHECK(plan.group_threads % 32 == 0);
+                CHECK(plan.group_threads <= frame_shape(plan.vectors).threads);
+                // What a mutant has for all plans.
+                CHECK(plan.group_threads <= frame_shape(kFrameMaxVectors).threads);
+                CHECK(plan.stages >= frame_shape(kFrameMaxVectors).stages);
+                // Every vector of a tile has a thread, and so has the sum of every row.
+                CHECK(plan.tile_rows * cols * bytes % 16 == 0);
+                CHECK(plan.group_threads * plan.vectors * 16 >= plan.tile_rows * cols * bytes);
+                CHECK(plan.tile_rows * plan.lanes <= plan.group_threads);
+                CHECK(frame_shared_bytes(p, plan) <= shared);
+              }
               if (plan.path == BackwardPath::tile) {
-                CHECK(plan.lanes * plan.vectors >= cols);
+                CHECK(cols * bytes < 16);
                 CHECK(plan.tile_rows * cols * bytes % 16 == 0);
                 CHECK(tile_shared_bytes(p, plan.tile_rows, 2) <= 48 * 1024);
               }
@@ -147,6 +162,7 @@ TEST_CASE("Rows that are not dense change the backward's plan and not the forwar
     const ForwardPlan as_dense = plan_forward(problem(16384, cols), Device{});
     CHECK(plan_forward(p, Device{}).path == as_dense.path);
     CHECK(plan_backward(p, Device{}).path != BackwardPath::tile);
+    CHECK(plan_backward(p, Device{}).path != BackwardPath::frame);
   }
 }
 

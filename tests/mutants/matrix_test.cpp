@@ -112,8 +112,8 @@ TEST_CASE("the mutants' grid takes every path of tuned on CUDA", "[matrix]") {
        {Way{BackwardPath::lanes, true, false}, Way{BackwardPath::lanes, false, false},
         Way{BackwardPath::block, true, false}, Way{BackwardPath::ring, true, false},
         Way{BackwardPath::ring, false, false}, Way{BackwardPath::ring, false, true},
-        Way{BackwardPath::tile, false, false}, Way{BackwardPath::split, true, false},
-        Way{BackwardPath::split, false, false}}) {
+        Way{BackwardPath::frame, false, false}, Way{BackwardPath::tile, false, false},
+        Way{BackwardPath::split, true, false}, Way{BackwardPath::split, false, false}}) {
     CAPTURE(static_cast<int>(way.path), way.aligned, way.elements);
     CHECK(backward.count(way) == 1);
   }
