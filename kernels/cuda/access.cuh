@@ -98,17 +98,14 @@ struct RowAddress {
   }
 };
 
-/// Walks over rows of a tensor, from `first` on in steps of `step`: one addition a row where rows lie
-/// in one level.
+/// Walks over rows of a tensor, from `first` on in steps of `step`: one addition a row where rows
+/// lie in one level.
 template <class T>
 class RowCursor {
  public:
   __device__ RowCursor(const RowAddress<T>& rows, std::int64_t first, std::int64_t step,
                        std::int64_t offset)
-      : rows_(rows),
-        at_(rows(first) + offset),
-        elements_(step * rows.stride),
-        offset_(offset) {}
+      : rows_(rows), at_(rows(first) + offset), elements_(step * rows.stride), offset_(offset) {}
   __device__ __forceinline__ const T* get() const { return at_; }
   /// `row` is the one that comes now: the caller counts them, once for all its cursors.
   __device__ __forceinline__ void next(std::int64_t row) {

@@ -14,9 +14,9 @@ __device__ __forceinline__ void touch(const void* address) {
 
 /// dgamma[c] = sum over the partial rows of partials[p][c], rounded once. kLanes lanes of four
 /// columns side by side, all other threads of the block at further partial rows, kAtOnce loads of
-/// each under way at a time; shuffles fold a warp, one barrier the block. Few partial rows want many
-/// lanes. Fixed order, no atomics. It starts while its predecessor still runs, and uses the time to
-/// look up the pages that it will need.
+/// each under way at a time; shuffles fold a warp, one barrier the block. Few partial rows want
+/// many lanes. Fixed order, no atomics. It starts while its predecessor still runs, and uses the
+/// time to look up the pages that it will need.
 template <class G, int kLanes, int kAtOnce, Fault F>
 __global__ void __launch_bounds__(kFinalizeThreads)
     finalize_kernel(const float* partials, G* __restrict__ dgamma, int partial_rows,
@@ -63,8 +63,7 @@ __global__ void __launch_bounds__(kFinalizeThreads)
     sum.z += __shfl_xor_sync(0xFFFFFFFFu, sum.z, offset);
     sum.w += __shfl_xor_sync(0xFFFFFFFFu, sum.w, offset);
   }
-  if (kLanes >= 32 || thread % 32 < kLanes)
-    sums[kLanes < 32 ? thread / 32 : first_row][lane] = sum;
+  if (kLanes >= 32 || thread % 32 < kLanes) sums[kLanes < 32 ? thread / 32 : first_row][lane] = sum;
   __syncthreads();
   if (thread < kColumns && target < cols) {
     float total = 0;

@@ -37,15 +37,11 @@ cudaError_t prepare(const Launch& launch, std::size_t shared_limit) {
                                   static_cast<int>(shared_limit - attributes.sharedSizeBytes));
     if (status != cudaSuccess) return status;
   }
-  if (launch.cluster > 8) {
-    const cudaError_t status =
-        cudaFuncSetAttribute(kKernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-    if (status != cudaSuccess) return status;
-  } else if (launch.cluster > 1) {
-    // Another launch of the same kernel may need the larger size.
-    static_cast<void>(
-        cudaFuncSetAttribute(kKernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
-  }
+  // A later launch of the same kernel may need more than the portable size; what a device does not
+  // have, the policy does not ask for.
+  if (cudaFuncSetAttribute(kKernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) !=
+      cudaSuccess)
+    static_cast<void>(cudaGetLastError());
   prepared[launch.device].store(true, std::memory_order_release);
   return cudaSuccess;
 }

@@ -14,8 +14,10 @@ constexpr std::int64_t kLaneElements =
     8;  // elements that a lane holds of a row that is not aligned
 constexpr std::int64_t kMaxBlockThreads = 512;
 constexpr std::int64_t kElementThreads = 480;  // of the longest rows that start anywhere
-constexpr std::int64_t kMaxForwardVectors =
-    8;  // 512 threads x 8 vectors is the longest row in registers
+// The longest rows in registers. Of those that start anywhere, few blocks fit an SM from here on,
+// and less than 64 KB is in flight: they go to shared memory.
+constexpr std::int64_t kForwardBlockVectors = 2048;
+constexpr std::int64_t kForwardPeelVectors = 1280;
 constexpr std::int64_t kTileBytes = 16 * 1024;
 constexpr std::int64_t kTileForwardBytes = 512;  // the longest rows that tiles take
 constexpr std::int64_t kFrameMaxCols = 1152;
@@ -50,13 +52,9 @@ std::int64_t row_vectors(const Problem& p) {
 }
 
 /// Vectors per thread: two or more, because one 16-byte load per thread leaves too few bytes in
-/// flight; more before blocks get so large that few fit an SM.
+/// flight; four before blocks get so large that few fit an SM.
 std::int64_t forward_vectors(const Problem& p, std::int64_t vectors) {
-  if (vectors <= (p.element_bytes == 4 ? 1024 : 512)) return 2;
-  // Eight spill beside a float32 gamma.
-  const bool eight = p.aligned && p.gamma_bytes <= p.element_bytes;
-  if (vectors <= (eight ? 1792 : 2048)) return 4;
-  return 8;
+  return vectors <= (p.element_bytes == 4 ? 1024 : 512) ? 2 : 4;
 }
 
 /// As many rows as 16 KB hold, or as few as give every SM two blocks, whose bytes together are
@@ -202,7 +200,8 @@ BackwardPlan frame_plan(const Problem& p, const Device& device) {
   return best;
 }
 
-/// Rows whose threads have a ring of their own: all that a block of two vectors per thread can hold.
+/// Rows whose threads have a ring of their own: all that a block of two vectors per thread can
+/// hold.
 bool groups_take(const Problem& p) {
   return p.aligned && row_vectors(p) <= 2 * kMaxBlockThreads;
 }
@@ -228,8 +227,7 @@ BackwardPlan groups_plan(const Problem& p, const Device& device) {
   plan.path = BackwardPath::groups;
   shape_groups(p, plan);
   const std::int64_t affordable = kMaxPartialBytes / (partial_pitch(p.cols) * 4);
-  plan.blocks =
-      even_blocks(p.rows, plan.groups, std::min<std::int64_t>(device.sms, affordable));
+  plan.blocks = even_blocks(p.rows, plan.groups, std::min<std::int64_t>(device.sms, affordable));
   plan.partial_rows = p.wants_dgamma ? plan.blocks : 0;
   return plan;
 }
@@ -239,16 +237,28 @@ std::int64_t frame_vectors(const Problem& p) {
   return ceil_div(row_bytes(p) + kPackBytes - p.element_bytes, kPackBytes);
 }
 
-bool shifted_takes(const Problem& p) {
-  return p.one_shift && frame_vectors(p) <= 6 * kElementThreads;
+/// Vectors of a frame that one block holds, four per thread: with more they would spill.
+constexpr std::int64_t kShiftedVectors = 4 * kElementThreads;
+static_assert(kElementThreads == kShiftedClusterThreads);
+
+/// Blocks that share a row that starts anywhere. In a cluster five vectors per thread do not spill,
+/// but beside a float32 gamma; slices of so many leave room for three stages.
+std::int64_t shifted_cluster(const Problem& p) {
+  const std::int64_t vectors = frame_vectors(p);
+  if (vectors <= kShiftedVectors) return 1;
+  const std::int64_t slice = p.gamma_bytes > p.element_bytes ? kShiftedVectors : 2100;
+  return std::max<std::int64_t>(2, power_of_two_at_least(ceil_div(vectors, slice)));
+}
+
+bool shifted_takes(const Problem& p, const Device& device) {
+  return p.one_shift && shifted_cluster(p) <= device.max_cluster;
 }
 
 /// As many rows at work as sixteen warps can hold, then as few vectors per thread.
 void shape_shifted(const Problem& p, BackwardPlan& plan) {
   const std::int64_t vectors = frame_vectors(p);
   plan.groups = 0;
-  for (const int per_thread : {2, 3, 4, 5, 6}) {
-    if (per_thread >= 5 && plan.groups > 0) break;  // these spill or read twice
+  for (const int per_thread : {2, 3, 4}) {
     const std::int64_t threads = round_up(ceil_div(vectors, per_thread), kWarp);
     const std::int64_t groups = kElementThreads / threads;
     if (groups <= plan.groups) continue;
@@ -259,10 +269,20 @@ void shape_shifted(const Problem& p, BackwardPlan& plan) {
   plan.pace = 1.0f;
 }
 
+/// As few blocks as hold a row's frame: the larger a cluster, the fewer fit the chip.
+void shape_shifted_cluster(const Problem& p, const Device& device, BackwardPlan& plan) {
+  plan.cluster = static_cast<int>(shifted_cluster(p));
+  plan.vectors = static_cast<int>(
+      std::max<std::int64_t>(3, ceil_div(slice_vectors(p, plan.cluster), kElementThreads)));
+  plan.group_threads = static_cast<int>(kElementThreads);
+  plan.pace = plan.vectors == 3 ? 1.0f : 0.25f;
+}
+
 /// A group must meet one shift only: blocks * groups rows further it must be the same again.
+/// Clusters take rows in another order.
 std::int64_t blocks_multiple(const Problem& p, const BackwardPlan& plan) {
-  if (p.aligned || plan.elements) return 1;
-  const std::int64_t period = kPackBytes / std::gcd(kPackBytes, row_bytes(p));
+  if (p.aligned || plan.elements || plan.cluster > 1) return 1;
+  const std::int64_t period = shift_period(p);
   return period / std::gcd(period, std::int64_t{plan.groups});
 }
 
@@ -274,12 +294,22 @@ std::int64_t resident_clusters(std::int64_t cluster, const Device& device) {
                         : device.sms / cluster - 1;
 }
 
+/// Shared memory beside the ring through which a shifted cluster's sums of dgamma go to their
+/// columns while the ring is in use: one vector per thread.
+std::int64_t fold_bytes(const Problem& p, const BackwardPlan& plan) {
+  if (p.aligned || plan.cluster == 1) return 0;
+  return plan.group_threads * kPackBytes / p.element_bytes * 4;
+}
+
 BackwardPlan ring_plan(const Problem& p, const Device& device) {
   BackwardPlan plan;
   plan.path = BackwardPath::ring;
   const std::int64_t vectors = row_vectors(p);
   std::int64_t most_stages = 3;
-  if (!p.aligned && shifted_takes(p)) {
+  if (!p.aligned && shifted_takes(p, device) && shifted_cluster(p) > 1) {
+    shape_shifted_cluster(p, device, plan);
+    most_stages = plan.vectors == 3 ? 4 : 3;
+  } else if (!p.aligned && shifted_takes(p, device)) {
     shape_shifted(p, plan);
     most_stages = plan.groups > 1 ? 2 : 4;
   } else if (!p.aligned) {
@@ -305,8 +335,8 @@ BackwardPlan ring_plan(const Problem& p, const Device& device) {
     }
   }
   most_stages = std::min(most_stages, kMaxRingSlots / plan.groups);
-  const std::int64_t ring_bytes =
-      std::min<std::int64_t>(kSharedBytesPerSm, device.shared_bytes) - kRingHeaderBytes - 128;
+  const std::int64_t ring_bytes = std::min<std::int64_t>(kSharedBytesPerSm, device.shared_bytes) -
+                                  kRingHeaderBytes - 128 - fold_bytes(p, plan);
   // A cluster holds the rows whose dots run ahead of their dx: two, or one of four vectors.
   const std::int64_t least_stages = plan.cluster > 1 && plan.vectors == 2 ? 3 : 2;
   plan.stages = static_cast<int>(std::clamp<std::int64_t>(
@@ -319,12 +349,15 @@ BackwardPlan ring_plan(const Problem& p, const Device& device) {
   const int rings = static_cast<int>(round_up(even_blocks(p.rows, plan.groups, most), multiple));
   plan.blocks = rings * plan.cluster;
   plan.partial_rows = p.wants_dgamma ? rings : 0;
+  // One more wherever the shift changes.
+  if (p.wants_dgamma && !p.aligned && plan.cluster > 1)
+    plan.partial_rows += static_cast<int>(std::min(p.rows, shift_period(p)) - 1);
   return plan;
 }
 
 bool ring_takes(const Problem& p, const Device& device) {
   if (device.compute_capability < 90) return false;
-  if (!p.aligned) return shifted_takes(p) || p.cols <= 32 * kElementThreads;
+  if (!p.aligned) return shifted_takes(p, device) || p.cols <= 32 * kElementThreads;
   return ceil_div(row_vectors(p), device.max_cluster) <= 4 * kMaxBlockThreads;
 }
 
@@ -382,10 +415,13 @@ ForwardPlan plan_forward(const Problem& p, const Device& device) {
     plan.threads = 256;
     return plan;
   }
-  if (vectors <= kMaxBlockThreads * kMaxForwardVectors) {
+  // Peeled rows have no more whole vectors than aligned ones: 4097 columns fit as 4096 do.
+  const std::int64_t whole = row_bytes(p) / kPackBytes;
+  const bool has_clusters = device.compute_capability >= 90;
+  const std::int64_t longest =
+      p.aligned || !has_clusters ? kForwardBlockVectors : kForwardPeelVectors;
+  if (whole <= longest) {
     plan.path = p.aligned ? ForwardPath::block : ForwardPath::peel;
-    // Peeled rows have no more whole vectors than aligned ones: 4097 columns fit as 4096 do.
-    const std::int64_t whole = row_bytes(p) / kPackBytes;
     plan.vectors = static_cast<int>(forward_vectors(p, whole));
     plan.threads = static_cast<int>(round_up(ceil_div(whole, plan.vectors), kWarp));
     return plan;
@@ -397,11 +433,14 @@ ForwardPlan plan_forward(const Problem& p, const Device& device) {
   // Slices of at most 64 KB: three blocks fit an SM, so that one loads while another exchanges and
   // a third writes.
   constexpr std::int64_t kSliceVectors = 4096;
-  const std::int64_t cluster = power_of_two_at_least(ceil_div(vectors, kSliceVectors));
-  if (p.aligned && device.compute_capability >= 90 && cluster <= device.max_cluster) {
+  // Up to 48 KB four blocks and more fit, and half the threads each are enough.
+  constexpr std::int64_t kSmallSliceVectors = 3072;
+  const std::int64_t held = slice_vectors(p, 1);
+  const std::int64_t cluster = power_of_two_at_least(ceil_div(held, kSliceVectors));
+  if (has_clusters && cluster <= device.max_cluster) {
     plan.path = ForwardPath::cluster;
     plan.cluster = static_cast<int>(cluster);
-    plan.threads = 512;
+    plan.threads = held <= kSmallSliceVectors ? 256 : 512;
     return plan;
   }
   plan.path = p.aligned ? ForwardPath::two_pass : ForwardPath::any;
@@ -426,9 +465,19 @@ BackwardPlan plan_backward(const Problem& p, const Device& device) {
   return ring_shared_bytes(p, ring) <= device.shared_bytes ? ring : split_plan(p, device);
 }
 
+std::int64_t shift_period(const Problem& p) {
+  return kPackBytes / std::gcd(kPackBytes, row_bytes(p));
+}
+
+std::int64_t slice_vectors(const Problem& p, int cluster) {
+  return ceil_div(p.aligned ? row_vectors(p) : frame_vectors(p), cluster);
+}
+
 std::uint32_t ring_part_bytes(const Problem& p, const BackwardPlan& plan) {
-  const std::int64_t bytes = p.aligned ? ceil_div(row_vectors(p), plan.cluster) * kPackBytes
-                                       : round_up(row_bytes(p) + kWindowSlack, 128);
+  const std::int64_t slice = slice_vectors(p, plan.cluster) * kPackBytes;
+  const std::int64_t bytes = p.aligned          ? slice
+                             : plan.cluster > 1 ? round_up(slice + kWindowSlack, 128)
+                                                : round_up(row_bytes(p) + kWindowSlack, 128);
   return static_cast<std::uint32_t>(bytes);
 }
 
@@ -460,7 +509,7 @@ std::size_t ring_shared_bytes(const Problem& p, const BackwardPlan& plan) {
   const std::int64_t per_vector = plan.elements ? 1 : kPackBytes / p.element_bytes;
   const std::int64_t fold =
       std::int64_t{plan.groups - 1} * plan.group_threads * plan.vectors * per_vector * 4;
-  return static_cast<std::size_t>(kHeader + std::max(ring, fold));
+  return static_cast<std::size_t>(kHeader + std::max(ring + fold_bytes(p, plan), fold));
 }
 
 }  // namespace rmsnorm::kernels::cuda

@@ -16,8 +16,9 @@ struct Problem {
   int gamma_bytes = 4;    ///< of gamma (x's where there is none)
   bool aligned = true;  ///< every pointer and row stride is a multiple of 16 bytes, and so is a row
   bool dense = false;   ///< rows follow each other without gaps, the first at a 16-byte boundary
-  /// Not aligned, but row by row x and y (x, dy and dx) start equally far past a 16-byte boundary; in
-  /// a forward, gamma starts at one. Of a forward it decides how y is written, not which path it takes.
+  /// Not aligned, but row by row x and y (x, dy and dx) start equally far past a 16-byte boundary;
+  /// in a forward, gamma starts at one. Of a forward it decides how y is written, not which path it
+  /// takes.
   bool one_shift = false;
   bool float64 = false;
   bool wants_dx = true, wants_dgamma = true;
@@ -34,7 +35,7 @@ enum class ForwardPath {
   lanes,      ///< some lanes of a warp per row
   block,      ///< a thread block per row, the row in registers
   ring,       ///< a cluster of blocks per row, persistent, fed by a ring of bulk copies (sm_90)
-  cluster,    ///< a cluster of blocks per row, the row in shared memory (sm_90)
+  cluster,    ///< a cluster of blocks per row, or one block, the row in shared memory (sm_90)
   two_pass,   ///< a thread block per row, read twice, the second time from L2
   tile,       ///< short rows that start anywhere: several at once through shared memory
   peel_warp,  ///< short rows that start anywhere, as peel: a warp per row, eight in a block
@@ -57,14 +58,14 @@ struct ForwardPlan {
 ForwardPlan plan_forward(const Problem& problem, const Device& device);
 
 enum class BackwardPath {
-  lanes,  ///< some lanes of a warp per row, persistent blocks
-  groups, ///< groups of warps per row, a ring of copies for each thread, persistent
-  ring,   ///< groups of warps per row fed by a ring of bulk copies, persistent blocks or clusters
-  frame,  ///< short dense rows that start anywhere: whole vectors of as many rows as start alike
-          ///< together, in registers, persistent
-  tile,   ///< dense rows shorter than a vector: several at once through shared memory, persistent
-  split,  ///< dx by rows, dgamma by columns, each reading x and dy: tiny problems, and whatever no
-          ///< other path takes
+  lanes,   ///< some lanes of a warp per row, persistent blocks
+  groups,  ///< groups of warps per row, a ring of copies for each thread, persistent
+  ring,    ///< groups of warps per row fed by a ring of bulk copies, persistent blocks or clusters
+  frame,   ///< short dense rows that start anywhere: whole vectors of as many rows as start alike
+           ///< together, in registers, persistent
+  tile,    ///< dense rows shorter than a vector: several at once through shared memory, persistent
+  split,   ///< dx by rows, dgamma by columns, each reading x and dy: tiny problems, and whatever no
+           ///< other path takes
 };
 
 struct BackwardPlan {
@@ -95,8 +96,17 @@ constexpr std::int64_t partial_pitch(std::int64_t cols) {
 /// Rows that the stages of a ring hold for all groups together.
 constexpr std::int64_t kMaxRingSlots = 48;
 
+/// Threads that share a slice of a row that starts anywhere, in a block of a cluster.
+constexpr std::int64_t kShiftedClusterThreads = 480;
+
+/// Rows after which rows that start anywhere start equally far past a 16-byte boundary again.
+std::int64_t shift_period(const Problem& problem);
+
 /// What comes before the stages in a ring block's shared memory: barriers and sums.
 constexpr std::size_t kRingHeaderBytes = 7168;
+
+/// Vectors of a row, or of the frame of one that starts anywhere, per block of a cluster.
+std::int64_t slice_vectors(const Problem& problem, int cluster);
 
 /// Bytes of a stage for x, and as many for dy: a block's slice of a row, or the window around one.
 std::uint32_t ring_part_bytes(const Problem& problem, const BackwardPlan& plan);

@@ -96,7 +96,8 @@ bool has_shift_of(const void* dense, const rmsnorm_rows& rows, std::int64_t coun
   const auto shift = [](const void* pointer) {
     return reinterpret_cast<std::uintptr_t>(pointer) % 16;
   };
-  return is_one_level(rows, count) && (rows.inner_stride - cols) * element_bytes(rows.dtype) % 16 == 0 &&
+  return is_one_level(rows, count) &&
+         (rows.inner_stride - cols) * element_bytes(rows.dtype) % 16 == 0 &&
          shift(rows.data) == shift(dense);
 }
 

@@ -70,8 +70,10 @@ cudaError_t launch_lanes(const rmsnorm_backward_args& args, const BackwardPlan& 
     return with_share<K, 1, 2, 3>(plan.vectors, [&](auto v) {
       // More than half of an SM's, so that none takes two blocks: those that start while the kernel
       // before still holds some SMs would crowd the others.
-      launch.shared_bytes = std::max(ThreadRing<v()>::kBytes, limit / 2 + 1024);
-      return launch_kernel<backward_lanes_ring_kernel<T, G, v(), K>>(launch, limit, p, gamma, group);
+      launch.shared_bytes =
+          std::max(ThreadRing<v(), kLanesRingStages<v()>>::kBytes, limit / 2 + 1024);
+      return launch_kernel<backward_lanes_ring_kernel<T, G, v(), K>>(launch, limit, p, gamma,
+                                                                     group);
     });
   }
   return with_share<K, 1, 2, 4, 8>(plan.vectors, [&](auto v) {
@@ -88,7 +90,7 @@ cudaError_t launch_groups(const rmsnorm_backward_args& args, const BackwardPlan&
   const std::size_t limit = context.device.shared_bytes;
   const G* gamma = static_cast<const G*>(args.gamma);
   return with_share<K, 2, 3>(plan.vectors, [&](auto v) {
-    launch.shared_bytes = ThreadRing<v()>::kBytes;
+    launch.shared_bytes = ThreadRing<v(), kGroupsStages>::kBytes;
     // Of three vectors the guards cost less than the registers that their absence frees elsewhere.
     if constexpr (has_all_kernels(K) && v() == 2) {
       if (args.cols == std::int64_t{plan.group_threads} * v() * kPack<T>) {
@@ -125,9 +127,7 @@ cudaError_t launch_frame(const rmsnorm_backward_args& args, const BackwardPlan& 
   launch.shared_bytes = std::max(frame_shared_bytes(problem, plan), limit / per_sm - 1024);
   const G* gamma = static_cast<const G*>(args.gamma);
   return with_share<K, 1, 2, kFrameMaxVectors>(plan.vectors, [&](auto v) {
-    constexpr FrameShape kShape = frame_shape(v());
-    using Shape = BlockShape<v(), kShape.stages, kShape.threads, kShape.blocks>;
-    return launch_kernel<backward_frame_kernel<T, G, Shape, K>>(
+    return launch_kernel<backward_frame_kernel<T, G, v(), K>>(
         launch, limit, p, gamma, plan.tile_rows, lane_group(plan.lanes));
   });
 }

@@ -68,8 +68,8 @@ __device__ __forceinline__ A dot_elements(const A (&x)[W], const A (&dy)[W], con
   return dot;
 }
 
-/// What W elements of row `row`, from `column` on, add to the row's sum(dy * gamma * x) and to dgamma:
-/// both need dy * x, and neither has to wait for the other.
+/// What W elements of row `row`, from `column` on, add to the row's sum(dy * gamma * x) and to
+/// dgamma: both need dy * x, and neither has to wait for the other.
 template <Fault F, class T, class A, int W>
 __device__ __forceinline__ void add_elements(const A (&x)[W], const A (&dy)[W], const A (&gamma)[W],
                                              A rstd, A& dot, A (&dgamma)[W], std::int64_t row,

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/tuned_forward_steps.cuh"
 
 // Forward. One read of x, one write of y: the row stays packed in registers between the sum of
@@ -109,18 +108,23 @@ __global__ void __launch_bounds__(512, V == 2 ? 3 : 2)
     sum = add_squares<F>(sum, values, static_cast<int>(threadIdx.x + j * blockDim.x) * W, p);
   }
   const float rstd = inverse_rms<F>(block_sum_once(sum), p);
+  // All of gamma at once, but where it would take twice the registers of x.
+  constexpr int kAtOnce = sizeof(G) > sizeof(T) ? 1 : V;
   GammaPack<T, G> scale[V];
-#pragma unroll
-  for (int j = 0; j < V; ++j) {
-    const int vector = static_cast<int>(threadIdx.x + j * blockDim.x);
-    if (vector < vectors) scale[j].load(gamma, vector);
-  }
   if (threadIdx.x == 0 && p.rstd != nullptr) keep_rstd<F>(p, row, rstd);
 #pragma unroll
   for (int j = 0; j < V; ++j) pin(packed[j]);  // not the widened row across the barrier
   uint4* y = reinterpret_cast<uint4*>(p.y + row_offset<F>(row, p.cols));
 #pragma unroll
   for (int j = 0; j < V; ++j) {
+    if (j % kAtOnce == 0) {
+      asm volatile("" ::: "memory");
+#pragma unroll
+      for (int k = j; k < V && k < j + kAtOnce; ++k) {
+        const int vector = static_cast<int>(threadIdx.x + k * blockDim.x);
+        if (vector < vectors) scale[k].load(gamma, vector);
+      }
+    }
     const int vector = static_cast<int>(threadIdx.x + j * blockDim.x);
     if (vector >= vectors) continue;
     float values[W], factors[W];
@@ -128,79 +132,6 @@ __global__ void __launch_bounds__(512, V == 2 ? 3 : 2)
     scale[j].widen(factors);
     store_elements<F>(values, factors, rstd, reinterpret_cast<T*>(y + vector), row, vector * W, p);
   }
-}
-
-/// A cluster of blocks per row: a row too long for one block is still read from memory once. One
-/// thread copies the block's slice into shared memory, so that no register waits for a load and six
-/// blocks fit an SM; the blocks exchange their sums of squares through each other's shared memory.
-template <class T, class G, Fault F>
-__global__ void __launch_bounds__(512, 3)
-    forward_cluster_kernel(ForwardParams<T> p, const G* __restrict__ gamma, int cluster) {
-#if __CUDA_ARCH__ >= 900  // the policy never chooses it below
-  constexpr int W = kPack<T>, kThreads = 512, kWarps = kThreads / 32, kMaxCluster = 16;
-  extern __shared__ __align__(128) unsigned char slice_bytes[];
-  __shared__ std::uint64_t barriers[2];
-  __shared__ float sums[kMaxCluster][kWarps];
-  const BarrierAddress loaded = shared_address(&barriers[0]),
-                       exchanged = shared_address(&barriers[1]);
-  allow_next_kernel();
-  const unsigned rank = cluster_rank();
-  const std::int64_t row = blockIdx.x / static_cast<unsigned>(cluster);
-  const std::int64_t vectors = p.cols / W;
-  const std::int64_t slice = (vectors + cluster - 1) / cluster;
-  const std::int64_t begin = rank * slice;
-  const int mine = static_cast<int>(max(std::int64_t{0}, min(slice, vectors - begin)));
-  if (threadIdx.x == 0) {
-    barrier_init(loaded, 1);
-    barrier_init(exchanged, 1);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    wait_for_previous_kernel();
-    barrier_arrive_expect(loaded, static_cast<unsigned>(mine) * 16);
-    if (mine > 0) {
-      bulk_copy(shared_address(slice_bytes), p.x(row) + begin * W, static_cast<unsigned>(mine) * 16,
-                loaded);
-    }
-    barrier_arrive_expect(exchanged, static_cast<unsigned>(cluster * kWarps) * 4);
-  }
-  // The others may store once they know that this block's barriers are ready; the wait for them
-  // hides under the load.
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-  __syncthreads();
-  wait_for_previous_kernel();
-  const uint4* x = reinterpret_cast<const uint4*>(slice_bytes);
-  barrier_wait(loaded, 0);
-  float sum = 0;
-#pragma unroll 4
-  for (int vector = static_cast<int>(threadIdx.x); vector < mine; vector += kThreads) {
-    float values[W];
-    widen_pack<T>(x[vector], values);
-    sum = add_squares<F>(sum, values, (begin + vector) * W, p);
-  }
-  sum = lanes_sum(sum);
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  if (lane < cluster) {
-    store_remote(sum, shared_address(&sums[rank][threadIdx.x / 32]), exchanged,
-                 static_cast<unsigned>(lane));
-  }
-  barrier_wait_cluster(exchanged, 0);
-  float total = 0;
-  for (int i = lane; i < cluster * kWarps; i += 32) total += (&sums[0][0])[i];
-  const float rstd = inverse_rms<F>(lanes_sum(total), p);
-  if (rank == 0 && threadIdx.x == 0 && p.rstd != nullptr) keep_rstd<F>(p, row, rstd);
-  uint4* y = reinterpret_cast<uint4*>(p.y + row_offset<F>(row, p.cols)) + begin;
-#pragma unroll 4
-  for (int vector = static_cast<int>(threadIdx.x); vector < mine; vector += kThreads) {
-    GammaPack<T, G> scale;
-    scale.load(gamma, begin + vector);
-    float values[W], factors[W];
-    widen_pack<T>(x[vector], values);
-    scale.widen(factors);
-    store_elements<F>(values, factors, rstd, reinterpret_cast<T*>(y + vector), row,
-                      (begin + vector) * W, p);
-  }
-#endif
 }
 
 /// A block per row that does not fit the registers: the second read goes from the row's end to its
@@ -258,11 +189,10 @@ __global__ void __launch_bounds__(512)
 
 /// The elements that begin kHead elements after the start of `low`, and go on in `high`.
 template <class T, int kHead>
-__device__ __forceinline__ uint4 joined(const uint4& low, const uint4& high) {
+__device__ __forceinline__ uint4 joined_at(const uint4& low, const uint4& high) {
   constexpr int kWord = kHead * static_cast<int>(sizeof(T)) / 4;
   constexpr bool kOdd = sizeof(T) == 2 && kHead % 2 == 1;
-  const std::uint32_t words[9] = {low.x,  low.y,  low.z,  low.w, high.x,
-                                  high.y, high.z, high.w, 0};
+  const std::uint32_t words[9] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w, 0};
   std::uint32_t out[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -277,7 +207,8 @@ template <class T, int V>
 __device__ __forceinline__ void join(uint4 (&low)[V], const uint4 (&high)[V], int head) {
   const auto shift = [&](auto constant_head) {
 #pragma unroll
-    for (int j = 0; j < V; ++j) low[j] = joined<T, decltype(constant_head)::value>(low[j], high[j]);
+    for (int j = 0; j < V; ++j)
+      low[j] = joined_at<T, decltype(constant_head)::value>(low[j], high[j]);
   };
   using std::integral_constant;
   switch (head) {
@@ -292,7 +223,7 @@ __device__ __forceinline__ void join(uint4 (&low)[V], const uint4 (&high)[V], in
     default:
       break;
   }
-  if constexpr (kPack<T> > 4) {
+  if constexpr (kPack < T >> 4) {
     switch (head) {
       case 4:
         return shift(integral_constant<int, 4>{});
@@ -328,14 +259,13 @@ constexpr int kPeelWarps = 8;  // a row each
 
 /// Rows that start at any element: the vectors inside a row of x are read whole, the few elements
 /// before and after them one per thread. A block per row, or a warp (kWarp) for short ones.
-/// kOneShift: y lies as far past a 16-byte boundary as x, so that it is written by the same vectors,
-/// and gamma is of x's dtype and aligned, so that a thread gets its part of it from two vectors;
-/// otherwise y and gamma are taken by elements.
+/// kOneShift: y lies as far past a 16-byte boundary as x, so that it is written by the same
+/// vectors, and gamma is of x's dtype and aligned, so that a thread gets its part of it from two
+/// vectors; otherwise y and gamma are taken by elements.
 template <class T, class G, int V, bool kWarp, bool kOneShift, Fault F>
 __global__ void __launch_bounds__(kWarp ? 32 * kPeelWarps : 512, kWarp    ? (V == 4 ? 3 : 1)
                                                                  : V == 2 ? 3
-                                                                 : V == 4 ? 2
-                                                                          : 1)
+                                                                          : 2)
     forward_peel_kernel(ForwardParams<T> p, const G* __restrict__ gamma) {
   constexpr int W = kPack<T>;
   allow_next_kernel();

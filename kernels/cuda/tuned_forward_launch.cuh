@@ -1,7 +1,7 @@
 #pragma once
 
 #include "kernels/cuda/rowwise.cuh"
-#include "kernels/cuda/tuned_forward.cuh"
+#include "kernels/cuda/tuned_forward_cluster.cuh"
 #include "kernels/cuda/tuned_forward_ring.cuh"
 #include "kernels/cuda/tuned_launch.cuh"
 #include "kernels/cuda/tuned_tile.cuh"
@@ -50,7 +50,7 @@ cudaError_t launch_forward(const rmsnorm_forward_args& args, const ForwardPlan& 
         });
       }
       case ForwardPath::block:
-        return with_share<K, 2, 4, 8>(plan.vectors, [&](auto v) {
+        return with_share<K, 2, 4>(plan.vectors, [&](auto v) {
           return launch_kernel<forward_block_kernel<T, G, v(), K>>(
               launch_of(context, args.rows, plan.threads), limit, p, gamma);
         });
@@ -72,7 +72,7 @@ cudaError_t launch_forward(const rmsnorm_forward_args& args, const ForwardPlan& 
               problem, limit, p, gamma);
         });
       case ForwardPath::peel:
-        return with_share<K, 2, 4, 8>(plan.vectors, [&](auto v) {
+        return with_share<K, 2, 4>(plan.vectors, [&](auto v) {
           return launch_peel<T, G, v(), false, K>(launch_of(context, args.rows, plan.threads),
                                                   problem, limit, p, gamma);
         });
@@ -81,18 +81,30 @@ cudaError_t launch_forward(const rmsnorm_forward_args& args, const ForwardPlan& 
         launch.cluster = plan.cluster;
         launch.shared_bytes = ring_shared_bytes(problem, plan);
         const std::uint32_t part = ring_part_bytes(problem, plan);
-        const RingParams ring{1, plan.threads, plan.stages, plan.cluster, part / 16, part, plan.pace};
+        const RingParams ring{1,         plan.threads, plan.stages, plan.cluster,
+                              part / 16, part,         plan.pace};
         return with_share<K, 4, 8>(plan.vectors, [&](auto v) {
           return launch_kernel<forward_ring_kernel<T, G, v(), K>>(launch, limit, p, gamma, ring);
         });
       }
       case ForwardPath::cluster: {
-        Launch launch = launch_of(context, args.rows * plan.cluster, plan.threads);
-        launch.cluster = plan.cluster;
-        launch.shared_bytes =
-            static_cast<std::size_t>((args.cols / kPack<T> + plan.cluster - 1) / plan.cluster * 16);
-        return launch_kernel<forward_cluster_kernel<T, G, K>>(launch, limit, p, gamma,
-                                                              plan.cluster);
+        const std::int64_t slice = slice_vectors(problem, plan.cluster);
+        const auto run = [&](auto threads, auto shifted) {
+          Launch launch = launch_of(context, args.rows * plan.cluster, threads());
+          launch.cluster = plan.cluster;
+          launch.shared_bytes = static_cast<std::size_t>(slice * 16);
+          return launch_kernel<forward_cluster_kernel<T, G, threads(), shifted(), K>>(
+              launch, limit, p, gamma, plan.cluster, slice);
+        };
+        using Small = std::integral_constant<int, 256>;
+        using Large = std::integral_constant<int, 512>;
+        if constexpr (has_all_kernels(K)) {
+          const bool small = plan.cluster == 1 && plan.threads == Small{};
+          if (problem.aligned)
+            return small ? run(Small{}, std::false_type{}) : run(Large{}, std::false_type{});
+          if (small) return run(Small{}, std::true_type{});
+        }
+        return run(Large{}, std::true_type{});
       }
       case ForwardPath::two_pass:
         return launch_kernel<forward_two_pass_kernel<T, G, K>>(

@@ -80,8 +80,8 @@ __global__ void __launch_bounds__(kForwardRingThreads + 32, 1)
         const std::int64_t write_row = row - row_step;
         const unsigned slot = (turn - 1) % kExchanges;
         barrier_wait_cluster(exchanged + slot * 8, ((turn - 1) / kExchanges) & 1);
-        const float rstd = inverse_rms<F>(
-            sum_of_cluster(&header.cluster_sums[slot][0][0], ring.cluster), p);
+        const float rstd =
+            inverse_rms<F>(sum_of_cluster(&header.cluster_sums[slot][0][0], ring.cluster), p);
         if (rank == 0 && thread == 0 && p.rstd != nullptr) keep_rstd<F>(p, write_row, rstd);
         const uint4* const x =
             reinterpret_cast<const uint4*>(stages + std::size_t{ring.part_bytes} * write_stage);

@@ -12,6 +12,9 @@
 
 namespace rmsnorm::kernels::cuda {
 
+template <int V>
+constexpr FrameShape kFrameShape = frame_shape(V);
+
 /// What a vector of a tile is made of: `split` elements of row `row` of the tile, and then those
 /// that row + 1 starts with. Two rows at most, since a row is no shorter than a vector.
 struct FrameVector {
@@ -46,11 +49,11 @@ __device__ __forceinline__ void load_gamma_around(GammaPack<T, G>& pack, const G
 /// sums stay in registers, one partial row per block. Shared memory: the stages of the threads'
 /// rings; rstd and the projection of each row; the rows' parts of sum(dy * gamma * x), that of
 /// vector v for row r in slot v + r, so that those of a row are neighbours and no two share a slot.
-template <class T, class G, class Shape, Fault F>
-__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+template <class T, class G, int V, Fault F>
+__global__ void __launch_bounds__(kFrameShape<V>.threads, kFrameShape<V>.blocks)
     backward_frame_kernel(BackwardParams<T> p, const G* __restrict__ gamma, int tile_rows,
                           LaneGroup row_lanes) {
-  constexpr int W = kPack<T>, V = Shape::kVectors, S = Shape::kStages;
+  constexpr int W = kPack<T>, S = kFrameShape<V>.stages;
   // x and dy of one vector stay widened until its dx is made, so that the next copies start sooner;
   // more would take too many registers, and are read again.
   constexpr bool kHolds = V == 1;

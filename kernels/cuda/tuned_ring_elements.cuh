@@ -56,7 +56,8 @@ __device__ __forceinline__ Window window_around(std::uintptr_t first, std::uintp
           static_cast<unsigned>(from - base)};
 }
 
-/// The elements of a row that its window leaves out: at most 15 bytes at the tensor's two ends.
+/// The elements of a row, or of `cols` of its columns, that its window leaves out: at most 15 bytes
+/// at the tensor's two ends.
 template <class T>
 __device__ __noinline__ void copy_edges(unsigned char* part, const T* row, std::int64_t cols,
                                         const Window& window) {
@@ -65,6 +66,7 @@ __device__ __noinline__ void copy_edges(unsigned char* part, const T* row, std::
   for (int i = 0; i < 16; ++i) {
     const std::int64_t column = i < 8 ? i : cols - 16 + i;
     const std::uintptr_t address = first + column * sizeof(T);
+    if (column < 0 || column >= cols) continue;
     if (address >= window.from && address < window.from + window.bytes) continue;
     *reinterpret_cast<T*>(part + (address - base)) = row[column];
   }

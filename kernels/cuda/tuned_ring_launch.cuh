@@ -2,7 +2,7 @@
 
 #include "kernels/cuda/tuned_launch.cuh"
 #include "kernels/cuda/tuned_ring_elements.cuh"
-#include "kernels/cuda/tuned_ring_shifted.cuh"
+#include "kernels/cuda/tuned_ring_shifted_cluster.cuh"
 #include "kernels/cuda/tuned_ring_vectors.cuh"
 
 namespace rmsnorm::kernels::cuda {
@@ -48,8 +48,22 @@ cudaError_t launch_ring(const rmsnorm_backward_args& args, const BackwardPlan& p
   if (!context.aligned) {
     ring.part_bytes = ring_part_bytes(problem, plan);
     const ElementWindows<T> windows = windows_of<T>(args);
+    if (plan.cluster > 1) {
+      ring.slice = slice_vectors(problem, plan.cluster);
+      int period_bits = 0;
+      while (1 << period_bits < shift_period(problem)) ++period_bits;
+      const auto run = [&](auto v) {
+        return launch_kernel<backward_ring_shifted_cluster_kernel<T, G, v(), K>>(
+            launch, limit, p, gamma, ring, windows, period_bits);
+      };
+      if constexpr (sizeof(G) > sizeof(T)) {
+        return with_share<K, 3, 4>(plan.vectors, run);
+      } else {
+        return with_share<K, 3, 4, 5>(plan.vectors, run);
+      }
+    }
     if (!plan.elements) {
-      return with_share<K, 2, 3, 4, 5, 6>(plan.vectors, [&](auto v) {
+      return with_share<K, 2, 3, 4>(plan.vectors, [&](auto v) {
         return launch_kernel<backward_ring_shifted_kernel<T, G, v(), K>>(launch, limit, p, gamma,
                                                                          ring, windows);
       });

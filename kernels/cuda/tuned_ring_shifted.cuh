@@ -30,6 +30,17 @@ __device__ __forceinline__ void keep_elements(uint4& vector, int begin, int end)
   }
 }
 
+/// Stores those elements of a vector that lie in [begin, end).
+template <class T>
+__device__ __forceinline__ void store_elements_of(const uint4& vector, T* to, int begin, int end) {
+  float values[kPack<T>];
+  widen_pack<T>(vector, values);
+#pragma unroll
+  for (int e = 0; e < kPack<T>; ++e) {
+    if (e >= begin && e < end) narrow(values[e], to[e]);
+  }
+}
+
 /// gamma of the columns [column, column + W), ones where there is none; zeros outside the row,
 /// which meet zeros and must not be NaN.
 template <class T, class G>
@@ -50,15 +61,13 @@ __device__ __forceinline__ GammaPack<T, G> load_gamma_at(const G* gamma, int col
   return pack;
 }
 
-/// Six vectors per thread are read from shared memory twice: their packed halves do not fit the
-/// registers beside gamma and the sums.
+/// More than four vectors per thread would spill: longer rows go to clusters.
 template <class T, class G, int V, Fault F>
 __global__ void __launch_bounds__(512, 1)
     backward_ring_shifted_kernel(BackwardParams<T> p, const G* __restrict__ gamma, RingParams ring,
                                  ElementWindows<T> windows) {
 #if __CUDA_ARCH__ >= 900  // the policy never chooses it below
   constexpr int W = kPack<T>;
-  constexpr bool kReread = V >= 6;
   extern __shared__ __align__(128) unsigned char shared[];
   RingHeader& header = *reinterpret_cast<RingHeader*>(shared);
   unsigned char* stages = ring_start(shared);
@@ -67,7 +76,7 @@ __global__ void __launch_bounds__(512, 1)
   const int cols = static_cast<int>(p.cols);
 
   allow_next_kernel();
-  prepare_ring<false>(header, ring.stages * ring.groups, 1, kReread ? ring.group_threads / 32 : 1);
+  prepare_ring<false>(header, ring.stages * ring.groups, 1, 1);
   wait_for_previous_kernel();
 
   const int group = static_cast<int>(threadIdx.x) / ring.group_threads;
@@ -113,14 +122,13 @@ __global__ void __launch_bounds__(512, 1)
       for (int j = 0; j < V; ++j) {
         const int begin = column(j);
         if (begin >= cols) continue;
-        if constexpr (kReread) asm volatile("" ::: "memory");  // not all loads at once
         x[j] = x_frame[j * ring.group_threads];
         dy[j] = dy_frame[j * ring.group_threads];
         if (begin < 0 || begin + W > cols) {
           keep_elements<T>(x[j], -begin, cols - begin);
           keep_elements<T>(dy[j], -begin, cols - begin);
         }
-        dot += dot_of_vector<F>(x[j], dy[j], scale[j], begin, p);
+        add_vector<F>(x[j], dy[j], scale[j], rstd, dot, sums[j], row, begin, p);
       }
       dot = lanes_sum(dot);
       float* group_sums =
@@ -132,7 +140,7 @@ __global__ void __launch_bounds__(512, 1)
         if (thread % 32 == 0) group_sums[thread / 32] = dot;
         group_barrier(group, ring.group_threads);
       }
-      if (!kReread && thread == 0) barrier_arrive(empty + slot);
+      if (thread == 0) barrier_arrive(empty + slot);
       const float total = one_warp ? dot : sum_of_warps(group_sums);
       const float projection = projection_factor<F>(rstd, total * rstd * p.inverse_cols);
       T* dx = p.dx == nullptr ? nullptr : p.dx + row_offset<F>(row, p.cols);
@@ -140,30 +148,15 @@ __global__ void __launch_bounds__(512, 1)
       for (int j = 0; j < V; ++j) {
         const int begin = column(j);
         if (begin >= cols) continue;
-        if constexpr (kReread) {
-          // The neighbours' elements at the row's ends may stay: neither dx nor dgamma keeps them.
-          asm volatile("" ::: "memory");
-          x[j] = x_frame[j * ring.group_threads];
-          dy[j] = dy_frame[j * ring.group_threads];
-        } else {
-          pin(x[j]);
-          pin(dy[j]);
-        }
-        float out[W];
-        backward_of_vector<F>(x[j], dy[j], scale[j], rstd, projection, out, sums[j], row, p);
+        pin(x[j]);
+        pin(dy[j]);
         if (dx == nullptr) continue;
+        const uint4 packed = dx_vector<F, T>(x[j], dy[j], scale[j], rstd, projection);
         if (begin >= 0 && begin + W <= cols) {
-          *reinterpret_cast<uint4*>(dx + begin) = narrow_pack<T>(out);
+          *reinterpret_cast<uint4*>(dx + begin) = packed;
         } else {
-#pragma unroll
-          for (int e = 0; e < W; ++e) {
-            if (begin + e >= 0 && begin + e < cols) narrow(out[e], dx[begin + e]);
-          }
+          store_elements_of<T>(packed, dx + begin, -begin, cols - begin);
         }
-      }
-      if constexpr (kReread) {
-        __syncwarp();
-        if (thread % 32 == 0) barrier_arrive(empty + slot);
       }
       if (++stage == ring.stages) {
         stage = 0;

@@ -4,8 +4,9 @@
 #include "kernels/cuda/tuned_ring.cuh"
 
 // Backward by a ring of bulk copies, rows of whole vectors at 16-byte boundaries that are too long
-// for threads with a ring of their own: a block per row, or a cluster. x and dy are read from shared
-// memory twice, since their packed halves do not fit the registers beside gamma and the sums.
+// for threads with a ring of their own: a block per row, or a cluster. x and dy are read from
+// shared memory twice, since their packed halves do not fit the registers beside gamma and the
+// sums.
 
 namespace rmsnorm::kernels::cuda {
 
@@ -33,9 +34,8 @@ struct RingSlice {
 
   /// This thread's share of sum(dy * gamma * x) of a row; its addends of dgamma go to `sums`.
   __device__ __forceinline__ float add(const unsigned char* stage, std::uint32_t part_bytes,
-                                       GammaPack<T, G> (&scale)[V], float rstd,
-                                       float (&sums)[V][W], std::int64_t row,
-                                       const BackwardParams<T>& p) const {
+                                       GammaPack<T, G> (&scale)[V], float rstd, float (&sums)[V][W],
+                                       std::int64_t row, const BackwardParams<T>& p) const {
     const uint4* const x = reinterpret_cast<const uint4*>(stage);
     const uint4* const dy = reinterpret_cast<const uint4*>(stage + part_bytes);
     float dot = 0;
@@ -155,8 +155,7 @@ __global__ void __launch_bounds__(kRingThreads + 32, 1)
   const unsigned rank = cluster_rank();
   const std::int64_t first_vector = rank * ring.slice;
   const RingSlice<T, G, V, F> slice{
-      thread,
-      static_cast<int>(max(std::int64_t{0}, min(ring.slice, p.cols / W - first_vector))),
+      thread, static_cast<int>(max(std::int64_t{0}, min(ring.slice, p.cols / W - first_vector))),
       first_vector};
   const std::int64_t first_row = blockIdx.x / ring.cluster, row_step = gridDim.x / ring.cluster;
 

@@ -7,8 +7,8 @@
 // of the rows to come into its own places in shared memory (cp.async), and nobody else reads them.
 // No barrier guards the ring, and the bytes in flight cost no registers.
 //
-// Two rows of each group on their way, one barrier and no issuing warp leave the SMs so evenly timed
-// that none runs ahead of the others, and no pace has to be kept.
+// Two rows of each group on their way, one barrier and no issuing warp leave the SMs so evenly
+// timed that none runs ahead of the others, and no pace has to be kept.
 
 namespace rmsnorm::kernels::cuda {
 
@@ -48,15 +48,11 @@ __device__ __forceinline__ void wait_for_copies() {
 /// Threads of a block at most, one block per SM: with 128 registers each, all of an SM.
 constexpr int kThreadRingBlock = 512;
 
-/// Rows of a thread's ring: shorter rows leave less on its way in each.
-template <int V>
-constexpr int kThreadRingStages = V == 1 ? 4 : 2;
-
-/// The rings of V vectors of x and dy per thread; a thread's places lie a block apart.
-template <int V>
+/// The rings of V vectors of x and dy per thread, S rows of them; a thread's places lie a block
+/// apart.
+template <int V, int S>
 struct ThreadRing {
-  static constexpr int kStages = kThreadRingStages<V>;
-  static constexpr std::size_t kBytes = std::size_t{2} * kStages * V * kThreadRingBlock * 16;
+  static constexpr std::size_t kBytes = std::size_t{2} * S * V * kThreadRingBlock * 16;
   uint4* first;
 
   __device__ explicit ThreadRing(unsigned char* shared)
@@ -69,17 +65,25 @@ struct ThreadRing {
   }
 };
 
+/// Short rows leave little on its way in each; three vectors are read from the ring twice, for want
+/// of registers, and free their stage late.
+template <int V>
+constexpr int kLanesRingStages = V == 1   ? 4
+                                 : V == 2 ? 2
+                                          : 3;
+
 /// `lanes` lanes of a warp per row, V vectors each: rows of up to 96 vectors. Persistent: dgamma's
 /// sums stay in registers, one partial row per block. rstd comes through the ring as well.
 template <class T, class G, int V, Fault F>
 __global__ void __launch_bounds__(kThreadRingBlock, 1)
     backward_lanes_ring_kernel(BackwardParams<T> p, const G* __restrict__ gamma,
                                LaneGroup lane_group) {
-  constexpr int W = kPack<T>, S = kThreadRingStages<V>, kWarps = kThreadRingBlock / 32;
+  constexpr int W = kPack<T>, S = kLanesRingStages<V>, kWarps = kThreadRingBlock / 32;
+  constexpr bool kReread = V == 3;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ float rstds[S][kThreadRingBlock];
   allow_next_kernel();
-  const ThreadRing<V> ring(shared);
+  const ThreadRing<V, S> ring(shared);
   const int thread = static_cast<int>(threadIdx.x);
   const int lanes = lane_group.lanes(), lane = lane_group.lane(thread);
   const int vectors = static_cast<int>(p.cols / W);
@@ -127,21 +131,27 @@ __global__ void __launch_bounds__(kThreadRingBlock, 1)
       dy[j] = *ring.dy(stage, j);
       add_vector<F>(x[j], dy[j], scale[j].pack, rstd, dot, sums[j], row, vector(j) * W, p);
     }
-    copy_next(stage);
-    if (++stage == S) stage = 0;
+    if constexpr (!kReread) copy_next(stage);
     const float projection =
         projection_factor<F>(rstd, lanes_sum(dot, lane_group) * rstd * p.inverse_cols);
-    if (p.dx == nullptr || row >= p.rows) continue;
-    uint4* const dx = reinterpret_cast<uint4*>(p.dx + row_offset<F>(row, p.cols));
+    if (p.dx != nullptr && row < p.rows) {
+      uint4* const dx = reinterpret_cast<uint4*>(p.dx + row_offset<F>(row, p.cols));
 #pragma unroll
-    for (int j = 0; j < V; ++j) {
-      if (vector(j) >= vectors) continue;
-      if constexpr (V > 1) {  // packed until here, for want of registers
-        pin(x[j]);
-        pin(dy[j]);
+      for (int j = 0; j < V; ++j) {
+        if (vector(j) >= vectors) continue;
+        if constexpr (kReread) {
+          asm volatile("" ::: "memory");
+          x[j] = *ring.x(stage, j);
+          dy[j] = *ring.dy(stage, j);
+        } else if constexpr (V > 1) {  // packed until here, for want of registers
+          pin(x[j]);
+          pin(dy[j]);
+        }
+        dx[vector(j)] = dx_vector<F, T>(x[j], dy[j], scale[j].pack, rstd, projection);
       }
-      dx[vector(j)] = dx_vector<F, T>(x[j], dy[j], scale[j].pack, rstd, projection);
     }
+    if constexpr (kReread) copy_next(stage);
+    if (++stage == S) stage = 0;
   }
   wait_for_copies<0>();
   if (p.partials == nullptr) return;
@@ -169,6 +179,7 @@ __global__ void __launch_bounds__(kThreadRingBlock, 1)
 }
 
 constexpr int kMaxGroups = kThreadRingBlock / 64;
+constexpr int kGroupsStages = 2;  // more made no difference
 
 /// Groups of `group_threads` threads, two warps and more, take rows in turn, V vectors per thread:
 /// rows of up to 1024 vectors. Persistent: the groups' sums of dgamma meet at the end, and a block
@@ -177,11 +188,11 @@ constexpr int kMaxGroups = kThreadRingBlock / 64;
 template <class T, class G, int V, bool kExact, Fault F>
 __global__ void __launch_bounds__(kThreadRingBlock, 1)
     backward_groups_kernel(BackwardParams<T> p, const G* __restrict__ gamma, int group_threads) {
-  constexpr int W = kPack<T>, S = kThreadRingStages<V>;
+  constexpr int W = kPack<T>, S = kGroupsStages;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ alignas(16) float row_sums[kMaxGroups][2][kMaxWarps];
   allow_next_kernel();
-  const ThreadRing<V> ring(shared);
+  const ThreadRing<V, S> ring(shared);
   const int group = static_cast<int>(threadIdx.x) / group_threads;
   const int thread = static_cast<int>(threadIdx.x) % group_threads;
   const int groups = static_cast<int>(blockDim.x) / group_threads;
@@ -244,8 +255,7 @@ __global__ void __launch_bounds__(kThreadRingBlock, 1)
     float* const mine = row_sums[group][turn];  // of two, so that one barrier per row is enough
     if (thread % 32 == 0) mine[thread / 32] = dot;
     group_barrier(group, group_threads);
-    const float projection =
-        projection_factor<F>(rstd, sum_of_warps(mine) * rstd * p.inverse_cols);
+    const float projection = projection_factor<F>(rstd, sum_of_warps(mine) * rstd * p.inverse_cols);
     uint4* dx = reinterpret_cast<uint4*>(p.dx + (p.dx == nullptr ? 0 : row_offset<F>(row, p.cols)));
 #pragma unroll
     for (int j = 0; j < V; ++j) {

@@ -120,6 +120,27 @@ __device__ __forceinline__ void pin(uint4& v) {
   asm volatile("" : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w));
 }
 
+/// The W elements that begin `head` elements after the start of `low`, and go on in `high`. `head`
+/// is the block's, so the branches are uniform and nothing is indexed at run time.
+template <class T>
+__device__ __forceinline__ uint4 joined(const uint4& low, const uint4& high, int head) {
+  std::uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  const int head_words = head * static_cast<int>(sizeof(T)) / 4;
+  if (head_words & 2) {
+#pragma unroll
+    for (int i = 0; i < 6; ++i) words[i] = words[i + 2];
+  }
+  if (head_words & 1) {
+#pragma unroll
+    for (int i = 0; i < 5; ++i) words[i] = words[i + 1];
+  }
+  if (sizeof(T) == 2 && head % 2 == 1) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) words[i] = __funnelshift_r(words[i], words[i + 1], 16);
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
 /// A power of two of neighbouring lanes of a warp, by its exponent: dividing by a number that the
 /// compiler does not know takes fifty instructions.
 struct LaneGroup {

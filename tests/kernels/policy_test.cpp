@@ -21,11 +21,13 @@ Problem problem(std::int64_t rows, std::int64_t cols, int bytes = 2) {
 }
 
 const std::int64_t kCols[] = {
-    1,     2,     7,     8,     9,      16,     31,     64,     65,     127,   128,   129,   255,
-    256,   257,   264,   383,   385,    511,    512,    513,    1000,   1023,  1024,  1025,  1032,
-    1151,  1153,  2047,  2048,  2049,   2056,   3584,   3592,   4096,   4097,  4104,  4608,  4609,
-    5120,  6144,  8184,  8192,  8193,   8200,   12288,  16384,  16385,  16392, 19999, 20000, 23033,
-    23049, 32768, 65536, 65537, 131072, 262144, 262152, 524288, 1048576};
+    1,      2,      7,      8,      9,      16,     31,     64,    65,    127,   128,    129,
+    255,    256,    257,    264,    383,    385,    511,    512,   513,   768,   776,    1000,
+    1023,   1024,   1025,   1032,   1151,   1153,   2047,   2048,  2049,  2056,  3584,   3592,
+    4096,   4097,   4104,   4608,   4609,   5120,   6144,   8184,  8192,  8193,  8200,   10247,
+    10249,  12288,  15353,  15361,  16384,  16385,  16392,  19999, 20000, 23033, 23049,  24569,
+    24577,  30713,  30721,  32761,  32768,  32769,  32776,  65536, 65537, 92161, 131072, 245753,
+    245761, 262144, 262152, 307193, 307201, 524288, 1048576};
 
 }  // namespace
 
@@ -73,7 +75,12 @@ TEST_CASE("Every column of a row has a thread in the forward", "[policy]") {
           CHECK(plan.threads * plan.vectors * (16 / bytes) >= cols - 2 * (16 / bytes));
           break;
         case ForwardPath::cluster:
-          CHECK(plan.cluster <= 16);
+          CHECK(plan.cluster <= Device{}.max_cluster);
+          // A row that starts anywhere may lie in a vector more.
+          CHECK(plan.cluster * slice_vectors(p, plan.cluster) * (16 / bytes) >=
+                cols + (p.aligned ? 0 : 16 / bytes - 1));
+          CHECK(slice_vectors(p, plan.cluster) * 16 <= 64 * 1024);
+          CHECK(plan.threads == (plan.cluster == 1 && slice_vectors(p, 1) <= 3072 ? 256 : 512));
           break;
         case ForwardPath::two_pass:
         case ForwardPath::any:
@@ -140,9 +147,9 @@ TEST_CASE("Every column of a row has a thread in the backward, and the ring fits
                     cols + (p.one_shift ? width - 1 : 0));
               CHECK(plan.elements == (!p.aligned && !p.one_shift));
               CHECK(plan.groups * plan.group_threads + 32 <= (p.aligned ? 544 : 512));
-              // The cluster kernel of two vectors waits for the third row before it lets go of
-              // the first.
-              CHECK(plan.stages >= (plan.cluster > 1 && plan.vectors == 2 ? 3 : 2));
+              // The cluster kernels of two and three vectors wait for the third row before they
+              // let go of the first.
+              CHECK(plan.stages >= (plan.cluster > 1 && plan.vectors < 4 ? 3 : 2));
               CHECK(plan.stages * plan.groups <= kMaxRingSlots);
               CHECK(ring_shared_bytes(p, plan) <= shared);
               CHECK(plan.blocks % plan.cluster == 0);
@@ -197,11 +204,33 @@ TEST_CASE("A group of a shifted ring meets rows of one shift only", "[policy]") 
           Device device;
           device.sms = sms;
           const BackwardPlan plan = plan_backward(p, device);
-          if (plan.path != BackwardPath::ring || plan.elements) continue;
+          if (plan.path != BackwardPath::ring || plan.elements || plan.cluster > 1) continue;
           CAPTURE(cols, bytes, sms, rows, plan.blocks, plan.groups);
           CHECK(plan.blocks * plan.groups * cols * bytes % 16 == 0);
           CHECK(plan.blocks <= std::max(sms, 8));
         }
+      }
+    }
+  }
+}
+
+TEST_CASE("A shifted cluster has a partial row for every shift that it meets", "[policy]") {
+  for (const std::int64_t cols : kCols) {
+    for (const int bytes : {2, 4}) {
+      for (const std::int64_t rows : {3, 17, 385, 4099}) {
+        Problem p = problem(rows, cols, bytes);
+        p.one_shift = !p.aligned;
+        Device device;
+        device.max_cluster = 16;
+        const BackwardPlan plan = plan_backward(p, device);
+        if (p.aligned || plan.path != BackwardPath::ring || plan.cluster == 1) continue;
+        CAPTURE(cols, bytes, rows, plan.cluster, plan.blocks, plan.vectors);
+        const std::int64_t clusters = plan.blocks / plan.cluster;
+        CHECK(clusters <= rows);
+        CHECK(plan.partial_rows == clusters + std::min(rows, shift_period(p)) - 1);
+        CHECK(plan.group_threads == kShiftedClusterThreads);
+        CHECK((plan.vectors >= 3 && plan.vectors <= 5));
+        CHECK(slice_vectors(p, plan.cluster) <= kShiftedClusterThreads * plan.vectors);
       }
     }
   }
