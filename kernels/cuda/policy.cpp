@@ -24,9 +24,12 @@ constexpr std::int64_t kFrameMaxCols = 1152;
 constexpr std::int64_t kFrameLaneSlots = 8;  // parts of a row that a lane adds up
 constexpr std::int64_t kSplitMaxRows = 384;  // measured crossover at 4096 columns
 constexpr std::int64_t kSplitMaxBytes = std::int64_t{4} << 20;
+// A block computes dx of a row: longer ones are shared out over a cluster.
+constexpr std::int64_t kSplitMaxAccesses = 3072, kSplitMaxElements = 6144;
 constexpr std::int64_t kSharedBytesPerSm = 227 * 1024;
 constexpr std::int64_t kWindowSlack =
     256;  // a window may start and end up to 128 bytes outside its row
+constexpr std::size_t kThreadRingStatics = 8192;  // beside the rings: rstd or sums of warps
 constexpr std::int64_t kMaxPartialBytes = std::int64_t{8} << 20;
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
@@ -71,6 +74,13 @@ int lanes_of_tile(const Problem& p) {
   return static_cast<int>(std::min(kWarp, power_of_two_at_least(ceil_div(p.cols, 8))));
 }
 
+bool is_tiny(const Problem& p) {
+  if (p.rows == 0) return true;
+  const bool short_rows =
+      p.aligned ? row_vectors(p) <= kSplitMaxAccesses : p.cols <= kSplitMaxElements;
+  return short_rows && p.rows <= kSplitMaxRows && p.rows * row_bytes(p) <= kSplitMaxBytes;
+}
+
 BackwardPlan split_plan(const Problem& p, const Device& device) {
   BackwardPlan plan;
   plan.path = BackwardPath::split;
@@ -97,13 +107,24 @@ BackwardPlan split_plan(const Problem& p, const Device& device) {
   return plan;
 }
 
+/// Blocks that give every group the same number of rows, or one row less: fewer partial rows for
+/// the same time.
+int even_blocks(std::int64_t rows, std::int64_t groups, std::int64_t most) {
+  const std::int64_t rounds = ceil_div(rows, groups * most);
+  return static_cast<int>(std::max<std::int64_t>(1, ceil_div(rows, groups * rounds)));
+}
+
 /// The lanes of a row and what each holds, the fewest places empty.
-void shape_lanes(const Problem& p, BackwardPlan& plan) {
+void shape_lanes(const Problem& p, const Device& device, BackwardPlan& plan) {
   const std::int64_t vectors = row_vectors(p);
   std::int64_t least = std::numeric_limits<std::int64_t>::max();
   for (const int per_lane : {1, 2, 3}) {
     const std::int64_t lanes = power_of_two_at_least(ceil_div(vectors, per_lane));
     if (lanes > kWarp || lanes * per_lane >= least) continue;
+    // Fewer than eight lanes read too little side by side.
+    if (per_lane > 1 && lanes < 8) continue;
+    const int stages = lanes_ring_stages(per_lane);
+    if (thread_ring_bytes(per_lane, stages) + kThreadRingStatics > device.shared_bytes) continue;
     least = lanes * per_lane;
     plan.lanes = static_cast<int>(lanes);
     plan.vectors = per_lane;
@@ -111,22 +132,22 @@ void shape_lanes(const Problem& p, BackwardPlan& plan) {
 }
 
 /// Rows of whole vectors go through rings, a block per SM; single elements are held in registers.
+/// Without lanes where the rows are too long.
 BackwardPlan lanes_plan(const Problem& p, const Device& device) {
   BackwardPlan plan;
   plan.path = BackwardPath::lanes;
   if (p.aligned) {
-    shape_lanes(p, plan);
-    plan.group_threads = kMaxBlockThreads;
+    shape_lanes(p, device, plan);
+    if (plan.lanes == 0) return plan;
+    plan.group_threads = kThreadRingBlock;
   } else {
     plan.lanes = static_cast<int>(std::min(kWarp, power_of_two_at_least(p.cols)));
     plan.vectors = static_cast<int>(power_of_two_at_least(ceil_div(p.cols, plan.lanes)));
     plan.group_threads = 256;
   }
-  const std::int64_t rows_per_block = plan.group_threads / plan.lanes;
-  // Every block is a partial row more.
-  const std::int64_t resident = p.aligned ? device.sms : 2 * device.sms;
-  const std::int64_t blocks = std::min(resident, ceil_div(p.rows, 4 * rows_per_block));
-  plan.blocks = static_cast<int>(std::max<std::int64_t>(1, blocks));
+  // A block is a partial row more.
+  plan.blocks =
+      even_blocks(p.rows, plan.group_threads / plan.lanes, p.aligned ? device.sms : 2 * device.sms);
   plan.partial_rows = p.wants_dgamma ? plan.blocks : 0;
   return plan;
 }
@@ -139,13 +160,6 @@ BackwardPlan tile_plan(const Problem& p, const Device& device) {
   plan.blocks = static_cast<int>(std::min(resident, ceil_div(p.rows, plan.tile_rows)));
   plan.partial_rows = p.wants_dgamma ? plan.blocks : 0;
   return plan;
-}
-
-/// Blocks that give every group the same number of rows, or one row less: fewer partial rows for
-/// the same time.
-int even_blocks(std::int64_t rows, std::int64_t groups, std::int64_t most) {
-  const std::int64_t rounds = ceil_div(rows, groups * most);
-  return static_cast<int>(std::max<std::int64_t>(1, ceil_div(rows, groups * rounds)));
 }
 
 /// Blocks of frames that an SM holds.
@@ -212,7 +226,8 @@ void shape_groups(const Problem& p, BackwardPlan& plan) {
   const std::int64_t vectors = row_vectors(p);
   std::int64_t held = 0;
   for (const int per_thread : {2, 3}) {
-    const std::int64_t threads = round_up(ceil_div(vectors, per_thread), kWarp);
+    const std::int64_t threads =
+        std::max(2 * kWarp, round_up(ceil_div(vectors, per_thread), kWarp));
     const std::int64_t groups = kMaxBlockThreads / threads;
     if (groups * vectors * 4 < held * 5) continue;
     held = groups * vectors;
@@ -331,7 +346,7 @@ BackwardPlan ring_plan(const Problem& p, const Device& device) {
       plan.vectors = 2;
       plan.cluster = 2;
       most_stages = 5;
-      plan.pace = 1.0f;
+      plan.pace = 0.5f;
     }
   }
   most_stages = std::min(most_stages, kMaxRingSlots / plan.groups);
@@ -426,17 +441,15 @@ ForwardPlan plan_forward(const Problem& p, const Device& device) {
     plan.threads = static_cast<int>(round_up(ceil_div(whole, plan.vectors), kWarp));
     return plan;
   }
-  if (p.aligned && device.compute_capability >= 90) {
+  // Slices of at most 64 KB: three blocks fit an SM, so that one loads while another exchanges and
+  // a third writes. Up to 48 KB four blocks and more fit, and half the threads each are enough.
+  constexpr std::int64_t kSliceVectors = 4096, kSmallSliceVectors = 3072;
+  const std::int64_t held = slice_vectors(p, 1);
+  const std::int64_t cluster = power_of_two_at_least(ceil_div(held, kSliceVectors));
+  if (has_clusters && p.aligned && cluster > 1) {
     const ForwardPlan ring = forward_ring_plan(p, device);
     if (ring.stages > 0) return ring;
   }
-  // Slices of at most 64 KB: three blocks fit an SM, so that one loads while another exchanges and
-  // a third writes.
-  constexpr std::int64_t kSliceVectors = 4096;
-  // Up to 48 KB four blocks and more fit, and half the threads each are enough.
-  constexpr std::int64_t kSmallSliceVectors = 3072;
-  const std::int64_t held = slice_vectors(p, 1);
-  const std::int64_t cluster = power_of_two_at_least(ceil_div(held, kSliceVectors));
   if (has_clusters && cluster <= device.max_cluster) {
     plan.path = ForwardPath::cluster;
     plan.cluster = static_cast<int>(cluster);
@@ -449,16 +462,16 @@ ForwardPlan plan_forward(const Problem& p, const Device& device) {
 }
 
 BackwardPlan plan_backward(const Problem& p, const Device& device) {
-  const std::int64_t bytes = p.rows * row_bytes(p);
-  if (p.float64 || (p.rows <= kSplitMaxRows && bytes <= kSplitMaxBytes))
-    return split_plan(p, device);
+  if (p.float64 || is_tiny(p)) return split_plan(p, device);
   if (!p.aligned && p.dense && row_bytes(p) < kPackBytes) return tile_plan(p, device);
   if (!p.aligned && p.dense && p.cols <= kFrameMaxCols) {
     const BackwardPlan frame = frame_plan(p, device);
     if (frame_shared_bytes(p, frame) <= device.shared_bytes) return frame;
   }
-  if (p.aligned ? row_vectors(p) <= 3 * kWarp : p.cols <= kWarp * kLaneElements)
-    return lanes_plan(p, device);
+  if (p.aligned ? row_vectors(p) <= 3 * kWarp : p.cols <= kWarp * kLaneElements) {
+    const BackwardPlan lanes = lanes_plan(p, device);
+    if (lanes.lanes > 0) return lanes;
+  }
   if (groups_take(p)) return groups_plan(p, device);
   if (!ring_takes(p, device)) return split_plan(p, device);
   const BackwardPlan ring = ring_plan(p, device);

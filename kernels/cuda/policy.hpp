@@ -93,6 +93,21 @@ constexpr std::int64_t partial_pitch(std::int64_t cols) {
   return (cols + 3) / 4 * 4;
 }
 
+/// Blocks whose threads have rings of their own have so many threads at most, one block per SM.
+constexpr int kThreadRingBlock = 512;
+
+/// Rows in the rings: short ones leave little on its way in each; three vectors per lane free their
+/// stage late. More made no difference to groups.
+constexpr int lanes_ring_stages(int vectors) {
+  return vectors == 1 ? 4 : vectors == 2 ? 2 : 3;
+}
+constexpr int kGroupsStages = 2;
+
+/// Bytes of shared memory of a block of such rings for x and dy.
+constexpr std::size_t thread_ring_bytes(int vectors, int stages) {
+  return std::size_t{2} * 16 * kThreadRingBlock * vectors * stages;
+}
+
 /// Rows that the stages of a ring hold for all groups together.
 constexpr std::int64_t kMaxRingSlots = 48;
 

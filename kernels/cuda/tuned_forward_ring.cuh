@@ -85,7 +85,8 @@ __global__ void __launch_bounds__(kForwardRingThreads + 32, 1)
         if (rank == 0 && thread == 0 && p.rstd != nullptr) keep_rstd<F>(p, write_row, rstd);
         const uint4* const x =
             reinterpret_cast<const uint4*>(stages + std::size_t{ring.part_bytes} * write_stage);
-        T* const y = p.y + row_offset<F>(write_row, p.cols) + first_vector * W;
+        uint4* const y =
+            reinterpret_cast<uint4*>(p.y + row_offset<F>(write_row, p.cols)) + first_vector;
 #pragma unroll
         for (int j = 0; j < V; ++j) {
           if (vector(j) >= vectors) continue;
@@ -93,7 +94,7 @@ __global__ void __launch_bounds__(kForwardRingThreads + 32, 1)
           widen_pack<T>(x[vector(j)], values);
           scale[j].pin();
           scale[j].widen(factors);
-          store_elements<F>(values, factors, rstd, y + vector(j) * W, write_row,
+          store_elements<F>(values, factors, rstd, reinterpret_cast<T*>(y + vector(j)), write_row,
                             (first_vector + vector(j)) * W, p);
         }
         __syncwarp();

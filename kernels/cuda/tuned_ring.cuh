@@ -38,9 +38,9 @@ struct RingHeader {
 };
 static_assert(sizeof(RingHeader) <= kRingHeaderBytes);
 
+/// By pointer arithmetic alone, which keeps the pointer one into shared memory for the compiler.
 __device__ __forceinline__ unsigned char* ring_start(unsigned char* shared) {
-  const std::uintptr_t end = reinterpret_cast<std::uintptr_t>(shared) + sizeof(RingHeader);
-  return reinterpret_cast<unsigned char*>((end + 127) / 128 * 128);
+  return shared + (sizeof(RingHeader) + 127) / 128 * 128;
 }
 
 /// Holds the issuing warp back while its block is more than `pace` rows ahead of the mean of all

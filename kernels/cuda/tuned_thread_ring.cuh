@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/policy.hpp"
 #include "kernels/cuda/tuned_backward.cuh"
 
 // Backward of aligned rows with a ring that each thread has to itself: it copies its own 16 bytes
@@ -45,14 +46,11 @@ __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kNewest) : "memory");
 }
 
-/// Threads of a block at most, one block per SM: with 128 registers each, all of an SM.
-constexpr int kThreadRingBlock = 512;
-
 /// The rings of V vectors of x and dy per thread, S rows of them; a thread's places lie a block
 /// apart.
 template <int V, int S>
 struct ThreadRing {
-  static constexpr std::size_t kBytes = std::size_t{2} * S * V * kThreadRingBlock * 16;
+  static constexpr std::size_t kBytes = thread_ring_bytes(V, S);
   uint4* first;
 
   __device__ explicit ThreadRing(unsigned char* shared)
@@ -65,12 +63,8 @@ struct ThreadRing {
   }
 };
 
-/// Short rows leave little on its way in each; three vectors are read from the ring twice, for want
-/// of registers, and free their stage late.
 template <int V>
-constexpr int kLanesRingStages = V == 1   ? 4
-                                 : V == 2 ? 2
-                                          : 3;
+constexpr int kLanesRingStages = lanes_ring_stages(V);
 
 /// `lanes` lanes of a warp per row, V vectors each: rows of up to 96 vectors. Persistent: dgamma's
 /// sums stay in registers, one partial row per block. rstd comes through the ring as well.
@@ -79,7 +73,7 @@ __global__ void __launch_bounds__(kThreadRingBlock, 1)
     backward_lanes_ring_kernel(BackwardParams<T> p, const G* __restrict__ gamma,
                                LaneGroup lane_group) {
   constexpr int W = kPack<T>, S = kLanesRingStages<V>, kWarps = kThreadRingBlock / 32;
-  constexpr bool kReread = V == 3;
+  constexpr bool kReread = V == 3;  // for want of registers
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ float rstds[S][kThreadRingBlock];
   allow_next_kernel();
@@ -179,7 +173,6 @@ __global__ void __launch_bounds__(kThreadRingBlock, 1)
 }
 
 constexpr int kMaxGroups = kThreadRingBlock / 64;
-constexpr int kGroupsStages = 2;  // more made no difference
 
 /// Groups of `group_threads` threads, two warps and more, take rows in turn, V vectors per thread:
 /// rows of up to 1024 vectors. Persistent: the groups' sums of dgamma meet at the end, and a block

@@ -93,15 +93,23 @@ TEST_CASE("CUDA kernels pass on many rows on both sides of every edge of the pla
   const rmsnorm_implementation* tuned = find_kernels("tuned", RMSNORM_CUDA);
   REQUIRE(tuned != nullptr);
   for (const std::int64_t cols :
-       {3,     8,     33,    128,   129,   136,   255,   256,   257,   264,   383,
-        385,   512,   513,   520,   1000,  1024,  1025,  1032,  2048,  2049,  2056,
-        2304,  3000,  3584,  3592,  4096,  4097,  4104,  5120,  6144,  6152,  7681,
-        8184,  8192,  8193,  8200,  9601,  9607,  15360, 15361, 15368, 16384, 16385,
-        16392, 19201, 19999, 23033, 23041, 32768, 32769, 32776}) {
+       {3,     8,     9,     33,    128,   129,   136,   192,   255,   256,   257,   264,
+        383,   385,   500,   512,   513,   520,   768,   776,   1000,  1024,  1025,  1032,
+        1151,  1153,  2048,  2049,  2056,  2304,  3000,  3584,  3592,  4096,  4097,  4104,
+        5120,  6144,  6152,  7681,  8184,  8192,  8193,  8200,  9601,  9607,  15360, 15361,
+        15368, 16384, 16385, 16392, 19201, 19999, 23033, 23041, 32768, 32769, 32776}) {
     const std::int64_t rows = std::max<std::int64_t>(401, 3'000'001 / cols);
     for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
       for (const Operation operation : {Operation::forward, Operation::backward, Operation::gamma})
         check_passes(*tuned, operation, {rows, cols, dtype});
+    }
+  }
+  // Rows that a cluster shares, and both sides of where its blocks hold more of them.
+  for (const std::int64_t cols : {20000, 24576, 24584, 30721, 33601, 53248, 53256, 65536, 65537,
+                                  106504, 131073, 212992, 262144, 262145, 425992}) {
+    for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
+      for (const std::int64_t rows : {1, 19})
+        check_passes(*tuned, Operation::gamma, {rows, cols, dtype});
     }
   }
   for (const std::int64_t cols : {33, 257, 2304, 4096, 4097, 8192, 16384, 16385}) {
@@ -136,8 +144,8 @@ TEST_CASE("Small ragged cases for the sanitizers", "[.sanitizer]") {
   }
 }
 
-// Two block-wide sums one after the other, and the paths that only many rows take: lanes, tiles,
-// the ring with aligned rows and with rows that start anywhere, and a block per row.
+// Two block-wide sums one after the other, and the paths that only many rows take or long ones:
+// lanes, groups, frames, rings of blocks and of clusters, of aligned rows and of others.
 TEST_CASE("B028 sums that follow each other in a block share no memory unguarded", "[.sanitizer]") {
   for (const rmsnorm_implementation* table : built_in_tables()) {
     for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
@@ -145,8 +153,12 @@ TEST_CASE("B028 sums that follow each other in a block share no memory unguarded
         check_passes(*table, Operation::gamma, {rows, cols, dtype});
       }
     }
-    for (const std::int64_t cols : {33, 520, 521, 2056}) {
+    for (const std::int64_t cols : {33, 264, 521, 776, 1161}) {
       check_passes(*table, Operation::gamma, {513, cols, Dtype::bfloat16});
+    }
+    check_passes(*table, Operation::gamma, {385, 4104, Dtype::float32});
+    for (const std::int64_t cols : {20000, 32776, 32769}) {
+      check_passes(*table, Operation::gamma, {3, cols, Dtype::bfloat16});
     }
   }
 }

@@ -44,6 +44,7 @@ TEST_CASE("The forward's reduction does not depend on the number of rows", "[pol
         CHECK(many.vectors == one.vectors);
         // Rows in a block share nothing.
         CHECK(many.cluster == one.cluster);
+        CHECK(many.stages == one.stages);
       }
     }
   }
@@ -82,6 +83,14 @@ TEST_CASE("Every column of a row has a thread in the forward", "[policy]") {
           CHECK(slice_vectors(p, plan.cluster) * 16 <= 64 * 1024);
           CHECK(plan.threads == (plan.cluster == 1 && slice_vectors(p, 1) <= 3072 ? 256 : 512));
           break;
+        case ForwardPath::ring:
+          CHECK(plan.cluster <= Device{}.max_cluster);
+          CHECK(plan.threads * plan.vectors * plan.cluster * (16 / bytes) >= cols);
+          CHECK((plan.vectors == 4 || plan.vectors == 8));
+          CHECK(plan.stages >= 2);
+          CHECK(ring_shared_bytes(p, plan) <= Device{}.shared_bytes);
+          CHECK((plan.blocks >= plan.cluster && plan.blocks % plan.cluster == 0));
+          break;
         case ForwardPath::two_pass:
         case ForwardPath::any:
           break;
@@ -114,14 +123,16 @@ TEST_CASE("Every column of a row has a thread in the backward, and the ring fits
               CHECK(plan.blocks >= 1);
               if (plan.path == BackwardPath::lanes) {
                 CHECK(plan.lanes * plan.vectors * width >= cols);
-                CHECK(plan.vectors <= (p.aligned ? 1 : 8));
+                CHECK(plan.vectors <= (p.aligned ? 3 : 8));
+                CHECK((!p.aligned ||
+                       thread_ring_bytes(plan.vectors, lanes_ring_stages(plan.vectors)) < shared));
               }
-              if (plan.path == BackwardPath::block) {
+              if (plan.path == BackwardPath::groups) {
                 CHECK(plan.group_threads * plan.vectors * width >= cols);
-                CHECK(plan.group_threads % 32 == 0);
-                CHECK(plan.group_threads <= (plan.vectors == 2 ? 512 : 256));
-                CHECK(std::size_t{2} * 16 * plan.stages * plan.vectors * plan.group_threads <=
-                      shared);
+                CHECK((plan.group_threads % 32 == 0 && plan.group_threads >= 64));
+                CHECK(plan.groups * plan.group_threads <= kThreadRingBlock);
+                CHECK((plan.vectors == 2 || plan.vectors == 3));
+                CHECK(thread_ring_bytes(plan.vectors, kGroupsStages) < shared);
               }
               if (plan.path == BackwardPath::frame) {
                 CHECK(cols >= width);
@@ -147,9 +158,9 @@ TEST_CASE("Every column of a row has a thread in the backward, and the ring fits
                     cols + (p.one_shift ? width - 1 : 0));
               CHECK(plan.elements == (!p.aligned && !p.one_shift));
               CHECK(plan.groups * plan.group_threads + 32 <= (p.aligned ? 544 : 512));
-              // The cluster kernels of two and three vectors wait for the third row before they
-              // let go of the first.
-              CHECK(plan.stages >= (plan.cluster > 1 && plan.vectors < 4 ? 3 : 2));
+              // The cluster kernel of two vectors waits for the third row before it lets go of the
+              // first.
+              CHECK(plan.stages >= (plan.cluster > 1 && plan.vectors == 2 ? 3 : 2));
               CHECK(plan.stages * plan.groups <= kMaxRingSlots);
               CHECK(ring_shared_bytes(p, plan) <= shared);
               CHECK(plan.blocks % plan.cluster == 0);
@@ -260,6 +271,7 @@ TEST_CASE("What sm_90 brought is not chosen before it", "[policy]") {
       device.max_cluster = 8;
       CAPTURE(cols, capability);
       CHECK(plan_forward(problem(4096, cols), device).path != ForwardPath::cluster);
+      CHECK(plan_forward(problem(4096, cols), device).path != ForwardPath::ring);
       CHECK(plan_backward(problem(4096, cols), device).path != BackwardPath::ring);
     }
   }
@@ -272,7 +284,6 @@ TEST_CASE("A gradient that nobody wants has no blocks and no scratch", "[policy]
     CAPTURE(cols);
     const BackwardPlan plan = plan_backward(p, Device{});
     CHECK(plan.partial_rows == 0);
-    CHECK(plan.pace == 0);
     p.wants_dgamma = true;
     p.wants_dx = false;
     p.rows = 0;

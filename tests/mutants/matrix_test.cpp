@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "core/config.hpp"
 #include "core/files.hpp"
@@ -82,10 +83,10 @@ TEST_CASE("the mutants' grid takes every path of tuned on CUDA", "[matrix]") {
   using kernels::cuda::ForwardPath;
   struct Way {
     BackwardPath path;
-    bool aligned, elements;
+    bool aligned, elements = false, cluster = false;
     auto operator<=>(const Way&) const = default;
   };
-  std::set<ForwardPath> forward;
+  std::set<std::pair<ForwardPath, bool>> forward;
   std::set<Way> backward;
   for (const Case& problem : cases_by_size(mutants_config())) {
     // The two layouts of which the plan is known without their addresses: memory starts at 16-byte
@@ -98,23 +99,31 @@ TEST_CASE("the mutants' grid takes every path of tuned on CUDA", "[matrix]") {
     plain.aligned = problem.cols % 4 == 0;
     plain.dense = dense;
     plain.one_shift = dense && !plain.aligned;
-    forward.insert(plan_forward(plain, {}).path);
+    forward.insert({plan_forward(plain, {}).path, plain.aligned});
     const kernels::cuda::BackwardPlan plan = plan_backward(plain, {});
-    backward.insert({plan.path, plain.aligned, plan.elements});
+    backward.insert({plan.path, plain.aligned, plan.elements, plan.cluster > 1});
   }
   // any is for float64, two_pass for longer rows than a cluster takes and for older devices.
-  for (const ForwardPath path : {ForwardPath::lanes, ForwardPath::block, ForwardPath::tile,
-                                 ForwardPath::peel_warp, ForwardPath::peel, ForwardPath::cluster}) {
-    CAPTURE(static_cast<int>(path));
-    CHECK(forward.count(path) == 1);
+  for (const auto& [path, aligned] :
+       std::initializer_list<std::pair<ForwardPath, bool>>{{ForwardPath::lanes, true},
+                                                           {ForwardPath::block, true},
+                                                           {ForwardPath::ring, true},
+                                                           {ForwardPath::cluster, true},
+                                                           {ForwardPath::cluster, false},
+                                                           {ForwardPath::tile, false},
+                                                           {ForwardPath::peel_warp, false},
+                                                           {ForwardPath::peel, false}}) {
+    CAPTURE(static_cast<int>(path), aligned);
+    CHECK(forward.count({path, aligned}) == 1);
   }
   for (const Way& way :
-       {Way{BackwardPath::lanes, true, false}, Way{BackwardPath::lanes, false, false},
-        Way{BackwardPath::block, true, false}, Way{BackwardPath::ring, true, false},
-        Way{BackwardPath::ring, false, false}, Way{BackwardPath::ring, false, true},
-        Way{BackwardPath::frame, false, false}, Way{BackwardPath::tile, false, false},
-        Way{BackwardPath::split, true, false}, Way{BackwardPath::split, false, false}}) {
-    CAPTURE(static_cast<int>(way.path), way.aligned, way.elements);
+       {Way{BackwardPath::lanes, true}, Way{BackwardPath::lanes, false},
+        Way{BackwardPath::groups, true}, Way{BackwardPath::ring, true},
+        Way{BackwardPath::ring, true, false, true}, Way{BackwardPath::ring, false},
+        Way{BackwardPath::ring, false, false, true}, Way{BackwardPath::ring, false, true},
+        Way{BackwardPath::frame, false}, Way{BackwardPath::tile, false},
+        Way{BackwardPath::split, true}, Way{BackwardPath::split, false}}) {
+    CAPTURE(static_cast<int>(way.path), way.aligned, way.elements, way.cluster);
     CHECK(backward.count(way) == 1);
   }
 }
