@@ -221,11 +221,11 @@ __device__ void split_dx_row(const BackwardParams<T>& p, const G* gamma, std::in
   T* dx = p.dx + row_offset<F>(row, p.cols);
   const auto write = [&](const auto& x_packed, const auto& dy_packed, auto& scale,
                          std::int64_t column) {
-    A xs[W], dys[W], factors[W], out[W], unused[W] = {};
+    A xs[W], dys[W], factors[W], out[W];
     AccessT::widen(x_packed, xs);
     AccessT::widen(dy_packed, dys);
     scale.widen(factors);
-    backward_elements<F>(xs, dys, factors, rstd, projection, out, unused, row, p);
+    dx_elements<F>(xs, dys, factors, rstd, projection, out);
     AccessT::store(out, dx + column);
   };
 #pragma unroll
@@ -274,12 +274,8 @@ __device__ void split_dgamma_columns(const BackwardParams<T>& p, std::int64_t fi
         AccessT::widen(dy[u], dys);
 #pragma unroll
         for (int e = 0; e < W; ++e) {
-          if constexpr (kIsInDgammaSum<F>) {
-            sums[e] = add_row<F>(sums[e], dys[e], xs[e], rstd[u], base + std::int64_t{u} * slots,
-                                 p.rows, RoundTo<T>{});
-          } else {
-            sums[e] += dys[e] * (xs[e] * rstd[u]);
-          }
+          sums[e] =
+              add_to_dgamma<F>(sums[e], xs[e], dys[e], rstd[u], base + std::int64_t{u} * slots, p);
         }
       }
     }

@@ -26,27 +26,6 @@ __device__ __forceinline__ accumulation_t<T> saved_rstd_of(const BackwardParams<
   return p.rstd[rstd_row<F>(row)];
 }
 
-/// dx of W elements of row `row` from x, dy, gamma, and their addends of dgamma.
-/// rstd * (u - x_hat * mean(u * x_hat)) is rstd*u - x*rstd^3*mean(u*x); `projection` is rstd *
-/// mean(u * x_hat).
-template <Fault F, class T, class A, int W>
-__device__ __forceinline__ void backward_elements(const A (&x)[W], const A (&dy)[W],
-                                                  const A (&gamma)[W], A rstd, A projection,
-                                                  A (&dx)[W], A (&dgamma)[W], std::int64_t row,
-                                                  const BackwardParams<T>& p) {
-#pragma unroll
-  for (int e = 0; e < W; ++e) {
-    const A x_hat = x[e] * rstd;
-    dx[e] = rstd * (dy[e] * gamma[e]) - x_hat * projection;
-    if constexpr (kIsInDxElement<F>) dx[e] = dx_element<F>(dy[e], x[e], gamma[e], rstd, projection);
-    if constexpr (kIsInDgammaSum<F>) {
-      dgamma[e] = add_row<F>(dgamma[e], dy[e], x[e], rstd, row, p.rows, RoundTo<T>{});
-    } else {
-      dgamma[e] += dy[e] * x_hat;
-    }
-  }
-}
-
 /// sum(dy * gamma * x) of a row with the element of `column`.
 template <Fault F, class T, class A>
 __device__ __forceinline__ A add_to_dot(A dot, A x, A dy, A gamma, std::int64_t column,
@@ -54,7 +33,7 @@ __device__ __forceinline__ A add_to_dot(A dot, A x, A dy, A gamma, std::int64_t 
   if constexpr (kIsInDot<F>) {
     return column < summed_cols_ux<F>(p.cols) ? dot + ux_element<F>(dy, gamma, x) : dot;
   } else {
-    return dot + dy * gamma * x;
+    return dot + dy * x * gamma;
   }
 }
 
@@ -68,29 +47,30 @@ __device__ __forceinline__ A dot_elements(const A (&x)[W], const A (&dy)[W], con
   return dot;
 }
 
+/// dgamma with an element of row `row`.
+template <Fault F, class T, class A>
+__device__ __forceinline__ A add_to_dgamma(A sum, A x, A dy, A rstd, std::int64_t row,
+                                           const BackwardParams<T>& p) {
+  if constexpr (kIsInDgammaSum<F>) {
+    return add_row<F>(sum, dy, x, rstd, row, p.rows, RoundTo<T>{});
+  } else {
+    return sum + dy * x * rstd;
+  }
+}
+
 /// What W elements of row `row`, from `column` on, add to the row's sum(dy * gamma * x) and to
 /// dgamma: both need dy * x, and neither has to wait for the other.
 template <Fault F, class T, class A, int W>
 __device__ __forceinline__ void add_elements(const A (&x)[W], const A (&dy)[W], const A (&gamma)[W],
                                              A rstd, A& dot, A (&dgamma)[W], std::int64_t row,
                                              std::int64_t column, const BackwardParams<T>& p) {
-  if constexpr (kIsInDot<F>) {
-    dot += dot_elements<F>(x, dy, gamma, column, p);
-  } else {
+  dot += dot_elements<F>(x, dy, gamma, column, p);
 #pragma unroll
-    for (int e = 0; e < W; ++e) dot += dy[e] * x[e] * gamma[e];
-  }
-#pragma unroll
-  for (int e = 0; e < W; ++e) {
-    if constexpr (kIsInDgammaSum<F>) {
-      dgamma[e] = add_row<F>(dgamma[e], dy[e], x[e], rstd, row, p.rows, RoundTo<T>{});
-    } else {
-      dgamma[e] += dy[e] * x[e] * rstd;
-    }
-  }
+  for (int e = 0; e < W; ++e) dgamma[e] = add_to_dgamma<F>(dgamma[e], x[e], dy[e], rstd, row, p);
 }
 
-/// dx of W elements: rstd*u - x*rstd*projection, as in backward_elements.
+/// dx of W elements. rstd * (u - x_hat * mean(u * x_hat)) is rstd*u - x*rstd^3*mean(u*x);
+/// `projection` is rstd * mean(u * x_hat).
 template <Fault F, class A, int W>
 __device__ __forceinline__ void dx_elements(const A (&x)[W], const A (&dy)[W], const A (&gamma)[W],
                                             A rstd, A projection, A (&dx)[W]) {
@@ -100,6 +80,17 @@ __device__ __forceinline__ void dx_elements(const A (&x)[W], const A (&dy)[W], c
     dx[e] = rstd * (dy[e] * gamma[e]) - x[e] * along_x;
     if constexpr (kIsInDxElement<F>) dx[e] = dx_element<F>(dy[e], x[e], gamma[e], rstd, projection);
   }
+}
+
+/// dx of W elements of row `row`, and their addends of dgamma.
+template <Fault F, class T, class A, int W>
+__device__ __forceinline__ void backward_elements(const A (&x)[W], const A (&dy)[W],
+                                                  const A (&gamma)[W], A rstd, A projection,
+                                                  A (&dx)[W], A (&dgamma)[W], std::int64_t row,
+                                                  const BackwardParams<T>& p) {
+#pragma unroll
+  for (int e = 0; e < W; ++e) dgamma[e] = add_to_dgamma<F>(dgamma[e], x[e], dy[e], rstd, row, p);
+  dx_elements<F>(x, dy, gamma, rstd, projection, dx);
 }
 
 /// add_elements of a vector that is packed, as its gamma is.
@@ -127,34 +118,6 @@ __device__ __forceinline__ uint4 dx_vector(const uint4& x, const uint4& dy, Gamm
   gamma.widen(factors);
   dx_elements<F>(xs, dys, factors, rstd, projection, dx);
   return narrow_pack<T>(dx);
-}
-
-/// dot_elements of a vector that is packed, as its gamma is.
-template <Fault F, class T, class G>
-__device__ __forceinline__ float dot_of_vector(const uint4& x, const uint4& dy,
-                                               GammaPack<T, G>& gamma, std::int64_t column,
-                                               const BackwardParams<T>& p) {
-  float xs[kPack<T>], dys[kPack<T>], factors[kPack<T>];
-  gamma.pin();
-  widen_pack<T>(x, xs);
-  widen_pack<T>(dy, dys);
-  gamma.widen(factors);
-  return dot_elements<F>(xs, dys, factors, column, p);
-}
-
-/// backward_elements of a vector that is packed, as its gamma is.
-template <Fault F, class T, class G>
-__device__ __forceinline__ void backward_of_vector(const uint4& x, const uint4& dy,
-                                                   GammaPack<T, G>& gamma, float rstd,
-                                                   float projection, float (&dx)[kPack<T>],
-                                                   float (&dgamma)[kPack<T>], std::int64_t row,
-                                                   const BackwardParams<T>& p) {
-  float xs[kPack<T>], dys[kPack<T>], factors[kPack<T>];
-  gamma.pin();
-  widen_pack<T>(x, xs);
-  widen_pack<T>(dy, dys);
-  gamma.widen(factors);
-  backward_elements<F>(xs, dys, factors, rstd, projection, dx, dgamma, row, p);
 }
 
 }  // namespace rmsnorm::kernels::cuda

@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(512, 1)
   const int cols = static_cast<int>(p.cols);
 
   allow_next_kernel();
-  prepare_ring<false>(header, ring.stages * ring.groups, 1, 1);
+  prepare_ring<false>(header, ring.stages * ring.groups, 1, kThreads / 32);
   wait_for_previous_kernel();
 
   float sums[E][1] = {};
@@ -228,19 +228,14 @@ __global__ void __launch_bounds__(512, 1)
         const T dy_value = column < cols ? dy_stage[column] : constant<T>(0.0f);
         x.set(i, x_value);
         dy.set(i, dy_value);
-        if constexpr (kIsInDot<F>) {
-          const float xv[1] = {widen(x_value)}, dyv[1] = {widen(dy_value)};
-          const float factor[1] = {scale.get(i)};
-          dot += dot_elements<F>(xv, dyv, factor, column, p);
-        } else {
-          dot += widen(dy_value) * scale.get(i) * widen(x_value);
-        }
+        dot = add_to_dot<F>(dot, widen(x_value), widen(dy_value), scale.get(i), column, p);
       }
       dot = lanes_sum(dot);
+      __syncwarp();  // all lanes have read the stage
+      if (thread % 32 == 0) barrier_arrive(empty + slot);
       float* group_sums = header.group_sums[group][turn];
       if (thread % 32 == 0) group_sums[thread / 32] = dot;
       group_barrier(group, kThreads);
-      if (thread == 0) barrier_arrive(empty + slot);
       const float projection =
           projection_factor<F>(rstd, sum_of_warps(group_sums) * rstd * p.inverse_cols);
       x.pin();

@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(512, 1)
   const int cols = static_cast<int>(p.cols);
 
   allow_next_kernel();
-  prepare_ring<false>(header, ring.stages * ring.groups, 1, 1);
+  prepare_ring<false>(header, ring.stages * ring.groups, 1, ring.group_threads / 32);
   wait_for_previous_kernel();
 
   const int group = static_cast<int>(threadIdx.x) / ring.group_threads;
@@ -131,16 +131,15 @@ __global__ void __launch_bounds__(512, 1)
         add_vector<F>(x[j], dy[j], scale[j], rstd, dot, sums[j], row, begin, p);
       }
       dot = lanes_sum(dot);
+      __syncwarp();  // all lanes have read the stage
+      if (thread % 32 == 0) barrier_arrive(empty + slot);
       float* group_sums =
           header.group_sums[group][turn];  // two, so that one barrier per row is enough
       const bool one_warp = ring.group_threads == 32;
-      if (one_warp) {
-        __syncwarp();  // all lanes have read the stage
-      } else {
+      if (!one_warp) {
         if (thread % 32 == 0) group_sums[thread / 32] = dot;
         group_barrier(group, ring.group_threads);
       }
-      if (thread == 0) barrier_arrive(empty + slot);
       const float total = one_warp ? dot : sum_of_warps(group_sums);
       const float projection = projection_factor<F>(rstd, total * rstd * p.inverse_cols);
       T* dx = p.dx == nullptr ? nullptr : p.dx + row_offset<F>(row, p.cols);
