@@ -74,7 +74,11 @@ int lanes_of_tile(const Problem& p) {
   return static_cast<int>(std::min(kWarp, power_of_two_at_least(ceil_div(p.cols, 8))));
 }
 
-bool is_tiny(const Problem& p) {
+bool is_shorter_than_vector(const Problem& p) {
+  return row_bytes(p) < kPackBytes;
+}
+
+bool is_few(const Problem& p) {
   if (p.rows == 0) return true;
   const bool short_rows =
       p.aligned ? row_vectors(p) <= kSplitMaxAccesses : p.cols <= kSplitMaxElements;
@@ -152,12 +156,17 @@ BackwardPlan lanes_plan(const Problem& p, const Device& device) {
   return plan;
 }
 
-BackwardPlan tile_plan(const Problem& p, const Device& device) {
+BackwardPlan tiny_plan(const Problem& p, const Device& device) {
   BackwardPlan plan;
-  plan.path = BackwardPath::tile;
-  plan.tile_rows = rows_of_tile(p, device);
-  const std::int64_t resident = std::int64_t{4} * device.sms;
-  plan.blocks = static_cast<int>(std::min(resident, ceil_div(p.rows, plan.tile_rows)));
+  plan.path = BackwardPath::tiny;
+  const std::int64_t width = kPackBytes / p.element_bytes, common = std::gcd(width, p.cols);
+  plan.vectors = static_cast<int>(p.cols / common);
+  plan.tile_rows = static_cast<int>(kWarp * width / common);
+  const TinyShape shape = tiny_shape(plan.vectors);
+  plan.group_threads = shape.threads;
+  plan.stages = shape.stages;
+  const std::int64_t block_rows = shape.threads / kWarp * plan.tile_rows;
+  plan.blocks = even_blocks(p.rows, block_rows, std::int64_t{shape.blocks} * device.sms);
   plan.partial_rows = p.wants_dgamma ? plan.blocks : 0;
   return plan;
 }
@@ -406,6 +415,11 @@ ForwardPlan plan_forward(const Problem& p, const Device& device) {
   ForwardPlan plan;
   if (p.float64) return plan;
   const std::int64_t vectors = row_vectors(p);
+  if (is_shorter_than_vector(p)) {
+    plan.path = ForwardPath::tiny;
+    plan.threads = 256;
+    return plan;
+  }
   if (!p.aligned && row_bytes(p) <= kTileForwardBytes) {
     plan.path = ForwardPath::tile;
     plan.lanes = lanes_of_tile(p);
@@ -462,8 +476,8 @@ ForwardPlan plan_forward(const Problem& p, const Device& device) {
 }
 
 BackwardPlan plan_backward(const Problem& p, const Device& device) {
-  if (p.float64 || is_tiny(p)) return split_plan(p, device);
-  if (!p.aligned && p.dense && row_bytes(p) < kPackBytes) return tile_plan(p, device);
+  if (p.float64 || is_few(p)) return split_plan(p, device);
+  if (p.dense && is_shorter_than_vector(p)) return tiny_plan(p, device);
   if (!p.aligned && p.dense && p.cols <= kFrameMaxCols) {
     const BackwardPlan frame = frame_plan(p, device);
     if (frame_shared_bytes(p, frame) <= device.shared_bytes) return frame;
@@ -502,11 +516,15 @@ std::size_t ring_shared_bytes(const Problem& p, const ForwardPlan& plan) {
   return kRingHeaderBytes + 128 + std::size_t{ring_part_bytes(p, plan)} * plan.stages;
 }
 
-std::size_t tile_shared_bytes(const Problem& p, int tile_rows, int tiles) {
-  const std::int64_t tile = round_up(tile_rows * row_bytes(p), kPackBytes);
-  // At the end of a backward the eight warps' sums lie where the tiles were.
-  return static_cast<std::size_t>(
-      std::max(tiles * tile + p.cols * 4, (tiles - 1) * 8 * p.cols * 4));
+std::size_t tile_shared_bytes(const Problem& p, int tile_rows) {
+  return static_cast<std::size_t>(round_up(tile_rows * row_bytes(p), kPackBytes) + p.cols * 4);
+}
+
+std::size_t tiny_shared_bytes(const BackwardPlan& plan) {
+  const std::int64_t warps = plan.group_threads / kWarp;
+  // x and dy of a tile, and its rows' rstd.
+  const std::int64_t stage = 2 * kWarp * plan.vectors * kPackBytes + 4 * plan.tile_rows;
+  return static_cast<std::size_t>(warps * plan.stages * stage);
 }
 
 std::size_t frame_shared_bytes(const Problem& p, const BackwardPlan& plan) {

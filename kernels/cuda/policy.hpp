@@ -37,6 +37,7 @@ enum class ForwardPath {
   ring,       ///< a cluster of blocks per row, persistent, fed by a ring of bulk copies (sm_90)
   cluster,    ///< a cluster of blocks per row, or one block, the row in shared memory (sm_90)
   two_pass,   ///< a thread block per row, read twice, the second time from L2
+  tiny,       ///< rows shorter than a vector: a thread for some of them
   tile,       ///< short rows that start anywhere: several at once through shared memory
   peel_warp,  ///< short rows that start anywhere, as peel: a warp per row, eight in a block
   peel,       ///< rows that start anywhere: vectors inside, single elements at the ends
@@ -63,7 +64,8 @@ enum class BackwardPath {
   ring,    ///< groups of warps per row fed by a ring of bulk copies, persistent blocks or clusters
   frame,   ///< short dense rows that start anywhere: whole vectors of as many rows as start alike
            ///< together, in registers, persistent
-  tile,    ///< dense rows shorter than a vector: several at once through shared memory, persistent
+  tiny,    ///< dense rows shorter than a vector: whole vectors of as many as that takes in a
+           ///< thread, a ring of copies for each warp, persistent
   split,   ///< dx by rows, dgamma by columns, each reading x and dy: tiny problems, and whatever no
            ///< other path takes
 };
@@ -72,12 +74,12 @@ struct BackwardPlan {
   BackwardPath path = BackwardPath::split;
   int lanes = 0;           ///< per row (lanes); that sum up a row's parts (frame)
   int groups = 1;          ///< rows at work in a block (groups, ring)
-  int tile_rows = 0;       ///< rows that a block takes at a time (tile, frame)
+  int tile_rows = 0;       ///< rows taken at a time by a block (frame), a warp (tiny)
   int group_threads = 0;   ///< threads per row (groups, ring); per block (the others)
-  int vectors = 0;         ///< 16-byte vectors per thread and row, or tile of rows (frame); single
-                           ///< elements where `elements`
+  int vectors = 0;         ///< 16-byte vectors per thread and row, or tile of rows (frame, tiny);
+                           ///< single elements where `elements`
   bool elements = false;   ///< a ring whose threads take single elements
-  int stages = 0;          ///< rows of the ring; tiles (frame)
+  int stages = 0;          ///< rows of the ring; tiles (frame, tiny)
   int cluster = 1;         ///< blocks that share a row
   int blocks = 0;          ///< of the grid
   float pace = 0;          ///< rows that a block may be ahead of the mean; 0: not held back
@@ -126,8 +128,8 @@ std::int64_t slice_vectors(const Problem& problem, int cluster);
 /// Bytes of a stage for x, and as many for dy: a block's slice of a row, or the window around one.
 std::uint32_t ring_part_bytes(const Problem& problem, const BackwardPlan& plan);
 
-/// Bytes of dynamic shared memory of a block of tiles, `tiles` of them (x, dy) and gamma.
-std::size_t tile_shared_bytes(const Problem& problem, int tile_rows, int tiles);
+/// Bytes of dynamic shared memory of a block of the forward's tiles: one, and gamma.
+std::size_t tile_shared_bytes(const Problem& problem, int tile_rows);
 
 /// The same for the slice of a forward's ring.
 std::uint32_t ring_part_bytes(const Problem& problem, const ForwardPlan& plan);
@@ -147,6 +149,21 @@ constexpr FrameShape frame_shape(int vectors) {
 
 /// Bytes of dynamic shared memory of a block of frames.
 std::size_t frame_shared_bytes(const Problem& problem, const BackwardPlan& plan);
+
+/// The kernel for rows shorter than a vector of which some are so many vectors together: the
+/// threads of a block, the blocks that an SM has room for, the tiles under way in a warp.
+struct TinyShape {
+  int threads, blocks, stages;
+};
+constexpr TinyShape tiny_shape(int vectors) {
+  return vectors == 1   ? TinyShape{256, 3, 4}
+         : vectors <= 3 ? TinyShape{256, 2, 3}
+         : vectors <= 5 ? TinyShape{256, 2, 2}
+                        : TinyShape{192, 2, 2};
+}
+
+/// Bytes of dynamic shared memory of its block.
+std::size_t tiny_shared_bytes(const BackwardPlan& plan);
 
 /// Bytes of dynamic shared memory of a ring block.
 std::size_t ring_shared_bytes(const Problem& problem, const BackwardPlan& plan);

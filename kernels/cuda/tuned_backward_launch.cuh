@@ -6,7 +6,7 @@
 #include "kernels/cuda/tuned_frame.cuh"
 #include "kernels/cuda/tuned_ring_launch.cuh"
 #include "kernels/cuda/tuned_thread_ring.cuh"
-#include "kernels/cuda/tuned_tile.cuh"
+#include "kernels/cuda/tuned_tiny.cuh"
 
 namespace rmsnorm::kernels::cuda {
 
@@ -103,16 +103,30 @@ cudaError_t launch_groups(const rmsnorm_backward_args& args, const BackwardPlan&
   });
 }
 
+/// `needed` bytes of shared memory or more, so that no SM takes more than its share of the blocks,
+/// as in launch_lanes.
+inline std::size_t share_of_sm(const Launch& launch, const TunedContext& context,
+                               std::size_t needed) {
+  const std::size_t per_sm = (launch.blocks + context.device.sms - 1) / context.device.sms;
+  return std::max(needed, context.device.shared_bytes / per_sm - 1024);
+}
+
 template <class T, class G, Fault F>
-cudaError_t launch_tile(const rmsnorm_backward_args& args, const BackwardPlan& plan,
-                        const Problem& problem, const TunedContext& context,
-                        const BackwardParams<T>& p) {
+cudaError_t launch_tiny(const rmsnorm_backward_args& args, const BackwardPlan& plan,
+                        const TunedContext& context, const BackwardParams<T>& p) {
   constexpr Fault K = kernel_fault(F);
-  Launch launch = launch_of(context, plan.blocks, kTileThreads);
-  launch.shared_bytes = tile_shared_bytes(problem, plan.tile_rows, 2);
+  Launch launch = launch_of(context, plan.blocks, plan.group_threads);
+  const std::size_t limit = context.device.shared_bytes;
   const G* gamma = static_cast<const G*>(args.gamma);
-  return launch_kernel<backward_tile_kernel<T, G, K>>(launch, context.device.shared_bytes, p, gamma,
-                                                      plan.tile_rows);
+  if constexpr (has_all_kernels(K)) {
+    if (is_aligned_to_vector(p.rstd)) {
+      launch.shared_bytes = share_of_sm(launch, context, tiny_shared_bytes(plan));
+      return with_tiny_cols<T>(args.cols, [&](auto cols) {
+        return launch_kernel<backward_tiny_kernel<T, G, cols(), K>>(launch, limit, p, gamma);
+      });
+    }
+  }
+  return launch_kernel<backward_tiny_rows_kernel<T, G, K>>(launch, limit, p, gamma);
 }
 
 template <class T, class G, Fault F>
@@ -121,10 +135,8 @@ cudaError_t launch_frame(const rmsnorm_backward_args& args, const BackwardPlan& 
                          const BackwardParams<T>& p) {
   constexpr Fault K = kernel_fault(F);
   Launch launch = launch_of(context, plan.blocks, plan.group_threads);
-  // No SM takes more than its share of the blocks, as in launch_lanes.
   const std::size_t limit = context.device.shared_bytes;
-  const std::size_t per_sm = (launch.blocks + context.device.sms - 1) / context.device.sms;
-  launch.shared_bytes = std::max(frame_shared_bytes(problem, plan), limit / per_sm - 1024);
+  launch.shared_bytes = share_of_sm(launch, context, frame_shared_bytes(problem, plan));
   const G* gamma = static_cast<const G*>(args.gamma);
   return with_share<K, 1, 2, kFrameMaxVectors>(plan.vectors, [&](auto v) {
     return launch_kernel<backward_frame_kernel<T, G, v(), K>>(
@@ -164,8 +176,8 @@ cudaError_t launch_backward(const rmsnorm_backward_args& args, const BackwardPla
       case BackwardPath::frame:
         status = launch_frame<T, G, F>(args, plan, problem, context, p);
         break;
-      case BackwardPath::tile:
-        status = launch_tile<T, G, F>(args, plan, problem, context, p);
+      case BackwardPath::tiny:
+        status = launch_tiny<T, G, F>(args, plan, context, p);
         break;
       case BackwardPath::split:
         status = launch_split<T, G, F>(args, plan, context, p);

@@ -5,6 +5,7 @@
 #include "kernels/cuda/tuned_forward_ring.cuh"
 #include "kernels/cuda/tuned_launch.cuh"
 #include "kernels/cuda/tuned_tile.cuh"
+#include "kernels/cuda/tuned_tiny.cuh"
 
 namespace rmsnorm::kernels::cuda {
 
@@ -17,6 +18,28 @@ cudaError_t launch_peel(const Launch& launch, const Problem& problem, std::size_
     }
   }
   return launch_kernel<forward_peel_kernel<T, G, V, kWarp, false, K>>(launch, limit, p, gamma);
+}
+
+template <class T, class G, Fault K>
+cudaError_t launch_tiny(const rmsnorm_forward_args& args, const Problem& problem,
+                        const TunedContext& context, const ForwardParams<T>& p) {
+  const std::size_t limit = context.device.shared_bytes;
+  const G* gamma = static_cast<const G*>(args.gamma);
+  const auto blocks_of = [](std::int64_t rows) {
+    return (rows + kTinyForwardThreads - 1) / kTinyForwardThreads;
+  };
+  if constexpr (has_all_kernels(K)) {
+    if (problem.dense && is_aligned_to_vector(p.rstd)) {
+      return with_tiny_cols<T>(args.cols, [&](auto cols) {
+        constexpr int kRows = kTinyBlockRows<T, cols()>;
+        const std::int64_t blocks = args.rows / kRows + blocks_of(args.rows % kRows);
+        return launch_kernel<forward_tiny_kernel<T, G, cols(), K>>(
+            launch_of(context, blocks, kTinyForwardThreads), limit, p, gamma);
+      });
+    }
+  }
+  return launch_kernel<forward_tiny_rows_kernel<T, G, K>>(
+      launch_of(context, blocks_of(args.rows), kTinyForwardThreads), limit, p, gamma);
 }
 
 template <class T, class G, Fault F>
@@ -54,9 +77,11 @@ cudaError_t launch_forward(const rmsnorm_forward_args& args, const ForwardPlan& 
           return launch_kernel<forward_block_kernel<T, G, v(), K>>(
               launch_of(context, args.rows, plan.threads), limit, p, gamma);
         });
+      case ForwardPath::tiny:
+        return launch_tiny<T, G, K>(args, problem, context, p);
       case ForwardPath::tile: {
         Launch launch = launch_of(context, (args.rows + plan.rows - 1) / plan.rows, kTileThreads);
-        launch.shared_bytes = tile_shared_bytes(problem, plan.rows, 1);
+        launch.shared_bytes = tile_shared_bytes(problem, plan.rows);
         return with_tile_lanes<K>(plan.lanes, [&](auto lanes) {
           using Lanes = decltype(lanes);
           return problem.dense ? launch_kernel<forward_tile_kernel<T, G, Lanes, false, K>>(

@@ -58,12 +58,11 @@ __device__ __forceinline__ float add_squares(float sum, const float (&values)[W]
   return sum + squares;
 }
 
-/// W elements of row `row` of y, from `column` on, to `y`.
+/// W elements of row `row` of y, from `column` on, before they are rounded.
 template <Fault F, class T, int W>
-__device__ __forceinline__ void store_elements(const float (&x)[W], const float (&gamma)[W],
-                                               float rstd, T* y, std::int64_t row,
-                                               std::int64_t column, const ForwardParams<T>& p) {
-  float out[W];
+__device__ __forceinline__ void y_elements(const float (&x)[W], const float (&gamma)[W], float rstd,
+                                           float (&out)[W], std::int64_t row, std::int64_t column,
+                                           const ForwardParams<T>& p) {
 #pragma unroll
   for (int e = 0; e < W; ++e) {
     if constexpr (kIsInYElement<F>) {
@@ -73,6 +72,15 @@ __device__ __forceinline__ void store_elements(const float (&x)[W], const float 
     }
     if (is_spoiled<F>(row, column + e, p.rows, p.cols)) out[e] = NAN;
   }
+}
+
+/// The same, to `y`.
+template <Fault F, class T, int W>
+__device__ __forceinline__ void store_elements(const float (&x)[W], const float (&gamma)[W],
+                                               float rstd, T* y, std::int64_t row,
+                                               std::int64_t column, const ForwardParams<T>& p) {
+  float out[W];
+  y_elements<F>(x, gamma, rstd, out, row, column, p);
   if constexpr (F == Fault::tail_not_stored) {
 #pragma unroll
     for (int e = 0; e < W; ++e) {

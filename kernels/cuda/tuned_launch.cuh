@@ -78,6 +78,20 @@ cudaError_t with_tile_lanes(int lanes, Run run) {
   return run(TileLanes<5>{});
 }
 
+/// with_constant for the columns of a row shorter than a vector.
+template <class T, class Run>
+cudaError_t with_tiny_cols(std::int64_t cols, Run run) {
+  if constexpr (kPack<T> == 8) {
+    return with_constant<1, 2, 3, 4, 5, 6, 7>(static_cast<int>(cols), run);
+  } else {
+    return with_constant<1, 2, 3>(static_cast<int>(cols), run);
+  }
+}
+
+inline bool is_aligned_to_vector(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
+}
+
 /// The fault that the kernels are compiled with: none of theirs where it is the host's.
 constexpr Fault kernel_fault(Fault fault) {
   return is_on_the_host(fault) ? Fault::control : fault;

@@ -1,13 +1,12 @@
 #pragma once
 
-#include "kernels/cuda/tuned_backward_steps.cuh"
 #include "kernels/cuda/tuned_forward_steps.cuh"
 
-// Short rows that start anywhere: the forward, and the backward of rows shorter than a vector (that
-// of the others is in tuned_frame.cuh). The rows of a tile are dense neighbours that begin at a
-// 16-byte boundary together, so that a block moves them in and out of shared memory by whole
-// vectors and works on single elements there. Single elements from global memory took 2 to 8 times
-// as long as a copy.
+// The forward of short rows that start anywhere and are no shorter than a vector: those are in
+// tuned_tiny.cuh, and the backward is in tuned_frame.cuh. The rows of a tile are dense neighbours
+// that begin at a 16-byte boundary together, so that a block moves them in and out of shared memory
+// by whole vectors and works on single elements there. Single elements from global memory took 2 to
+// 8 times as long as a copy.
 
 namespace rmsnorm::kernels::cuda {
 
@@ -92,79 +91,6 @@ __global__ void __launch_bounds__(kTileThreads)
   if constexpr (!kInPlace) {
     __syncthreads();
     move_tile(p.y + row_offset<F>(first_row, p.cols), tile, rows * cols);
-  }
-}
-
-/// A thread per row, of up to kPack<T> elements. Persistent: dgamma's sums stay in registers, one
-/// partial row per block. Shared memory: x of the tile, dy (then dx), gamma as floats; at the end
-/// the sums.
-template <class T, class G, Fault F>
-__global__ void __launch_bounds__(kTileThreads, 4)
-    backward_tile_kernel(BackwardParams<T> p, const G* __restrict__ gamma, int tile_rows) {
-  constexpr int E = kPack<T>;
-  extern __shared__ __align__(128) unsigned char shared[];
-  allow_next_kernel();
-  const int cols = static_cast<int>(p.cols);
-  const int padded = padded_elements<T>(tile_rows * cols);
-  T* const x_tile = reinterpret_cast<T*>(shared);
-  T* const dy_tile = x_tile + padded;
-  float* const factors = reinterpret_cast<float*>(dy_tile + padded);
-  const int thread = static_cast<int>(threadIdx.x);
-  wait_for_previous_kernel();
-  widen_gamma(factors, gamma, cols);
-  float sums[E][1] = {};
-  const std::int64_t step = std::int64_t{gridDim.x} * tile_rows;
-#pragma unroll 1
-  for (std::int64_t first_row = std::int64_t{blockIdx.x} * tile_rows; first_row < p.rows;
-       first_row += step) {
-    const int rows = static_cast<int>(min(std::int64_t{tile_rows}, p.rows - first_row));
-    move_tile(x_tile, p.x(first_row), rows * cols);
-    move_tile(dy_tile, p.dy(first_row), rows * cols);
-    __syncthreads();
-#pragma unroll 1
-    for (int row = thread; row < rows; row += kTileThreads) {
-      const T* const x_at = x_tile + row * cols;
-      T* const dy_at = dy_tile + row * cols;
-      const float rstd = saved_rstd_of<F>(p, first_row + row);
-      float x[E][1], dy[E][1];
-      float dot = 0;
-#pragma unroll
-      for (int e = 0; e < E; ++e) {
-        const bool inside = e < cols;
-        x[e][0] = inside ? widen(x_at[e]) : 0.0f;
-        dy[e][0] = inside ? widen(dy_at[e]) : 0.0f;
-        const float factor[1] = {inside ? factors[e] : 0.0f};
-        dot += dot_elements<F>(x[e], dy[e], factor, e, p);
-      }
-      const float projection = projection_factor<F>(rstd, dot * rstd * p.inverse_cols);
-#pragma unroll
-      for (int e = 0; e < E; ++e) {
-        if (e >= cols) continue;
-        const float factor[1] = {factors[e]};
-        float dx[1];
-        backward_elements<F>(x[e], dy[e], factor, rstd, projection, dx, sums[e], first_row + row,
-                             p);
-        narrow(dx[0], dy_at[e]);
-      }
-    }
-    __syncthreads();
-    if (p.dx != nullptr) move_tile(p.dx + row_offset<F>(first_row, p.cols), dy_tile, rows * cols);
-    __syncthreads();
-  }
-  if (p.partials == nullptr) return;
-  // The lanes of a warp by shuffles, then the warps; nothing uses the tiles any more.
-  float* const fold = reinterpret_cast<float*>(shared);
-#pragma unroll
-  for (int e = 0; e < E; ++e) {
-    const float sum = lanes_sum(sums[e][0]);
-    if (thread % 32 == 0 && e < cols) fold[thread / 32 * cols + e] = sum;
-  }
-  __syncthreads();
-  float* const partial = p.partials + std::int64_t{blockIdx.x} * p.pitch;
-  for (int c = thread; c < static_cast<int>(p.pitch); c += kTileThreads) {
-    float total = 0;
-    for (int w = 0; c < cols && w < kTileThreads / 32; ++w) total += fold[w * cols + c];
-    partial[c] = total;
   }
 }
 

@@ -93,11 +93,12 @@ TEST_CASE("CUDA kernels pass on many rows on both sides of every edge of the pla
   const rmsnorm_implementation* tuned = find_kernels("tuned", RMSNORM_CUDA);
   REQUIRE(tuned != nullptr);
   for (const std::int64_t cols :
-       {3,     8,     9,     33,    128,   129,   136,   192,   255,   256,   257,   264,
-        383,   385,   500,   512,   513,   520,   768,   776,   1000,  1024,  1025,  1032,
-        1151,  1153,  2048,  2049,  2056,  2304,  3000,  3584,  3592,  4096,  4097,  4104,
-        5120,  6144,  6152,  7681,  8184,  8192,  8193,  8200,  9601,  9607,  15360, 15361,
-        15368, 16384, 16385, 16392, 19201, 19999, 23033, 23041, 32768, 32769, 32776}) {
+       {1,     2,     3,     4,     5,     6,     7,     8,     9,     33,    128,
+        129,   136,   192,   255,   256,   257,   264,   383,   385,   500,   512,
+        513,   520,   768,   776,   1000,  1024,  1025,  1032,  1151,  1153,  2048,
+        2049,  2056,  2304,  3000,  3584,  3592,  4096,  4097,  4104,  5120,  6144,
+        6152,  7681,  8184,  8192,  8193,  8200,  9601,  9607,  15360, 15361, 15368,
+        16384, 16385, 16392, 19201, 19999, 23033, 23041, 32768, 32769, 32776}) {
     const std::int64_t rows = std::max<std::int64_t>(401, 3'000'001 / cols);
     for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
       for (const Operation operation : {Operation::forward, Operation::backward, Operation::gamma})

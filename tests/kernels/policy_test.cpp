@@ -21,13 +21,13 @@ Problem problem(std::int64_t rows, std::int64_t cols, int bytes = 2) {
 }
 
 const std::int64_t kCols[] = {
-    1,      2,      7,      8,      9,      16,     31,     64,    65,    127,   128,    129,
-    255,    256,    257,    264,    383,    385,    511,    512,   513,   768,   776,    1000,
-    1023,   1024,   1025,   1032,   1151,   1153,   2047,   2048,  2049,  2056,  3584,   3592,
-    4096,   4097,   4104,   4608,   4609,   5120,   6144,   8184,  8192,  8193,  8200,   10247,
-    10249,  12288,  15353,  15361,  16384,  16385,  16392,  19999, 20000, 23033, 23049,  24569,
-    24577,  30713,  30721,  32761,  32768,  32769,  32776,  65536, 65537, 92161, 131072, 245753,
-    245761, 262144, 262152, 307193, 307201, 524288, 1048576};
+    1,     2,     3,      4,      5,      6,      7,      8,      9,      16,     31,     64,
+    65,    127,   128,    129,    255,    256,    257,    264,    383,    385,    511,    512,
+    513,   768,   776,    1000,   1023,   1024,   1025,   1032,   1151,   1153,   2047,   2048,
+    2049,  2056,  3584,   3592,   4096,   4097,   4104,   4608,   4609,   5120,   6144,   8184,
+    8192,  8193,  8200,   10247,  10249,  12288,  15353,  15361,  16384,  16385,  16392,  19999,
+    20000, 23033, 23049,  24569,  24577,  30713,  30721,  32761,  32768,  32769,  32776,  65536,
+    65537, 92161, 131072, 245753, 245761, 262144, 262152, 307193, 307201, 524288, 1048576};
 
 }  // namespace
 
@@ -64,10 +64,14 @@ TEST_CASE("Every column of a row has a thread in the forward", "[policy]") {
         case ForwardPath::block:
           CHECK(plan.threads * plan.vectors * width >= cols);
           break;
+        case ForwardPath::tiny:
+          CHECK(cols * bytes < 16);
+          break;
         case ForwardPath::tile:
+          CHECK(cols * bytes > 16);
           CHECK(plan.lanes * 8 >= cols);
           CHECK(plan.rows * cols * bytes % 16 == 0);
-          CHECK(tile_shared_bytes(p, plan.rows, 1) <= 48 * 1024);
+          CHECK(tile_shared_bytes(p, plan.rows) <= 48 * 1024);
           break;
         case ForwardPath::peel_warp:
           CHECK(32 * plan.vectors * (16 / bytes) >= cols - 2 * (16 / bytes));
@@ -114,9 +118,10 @@ TEST_CASE("Every column of a row has a thread in the backward, and the ring fits
             for (const bool one_shift : {false, true}) {
               p.one_shift = one_shift && !p.aligned;
               const BackwardPlan plan = plan_backward(p, device);
-              const bool single = plan.path == BackwardPath::ring
-                                      ? plan.elements
-                                      : plan.path != BackwardPath::frame && !p.aligned;
+              const bool whole =
+                  plan.path == BackwardPath::frame || plan.path == BackwardPath::tiny;
+              const bool single =
+                  plan.path == BackwardPath::ring ? plan.elements : !whole && !p.aligned;
               const std::int64_t width = single ? 1 : 16 / bytes;
               CAPTURE(rows, cols, bytes, gamma_bytes, shared, one_shift,
                       static_cast<int>(plan.path));
@@ -147,10 +152,16 @@ TEST_CASE("Every column of a row has a thread in the backward, and the ring fits
                 CHECK(plan.tile_rows * plan.lanes <= plan.group_threads);
                 CHECK(frame_shared_bytes(p, plan) <= shared);
               }
-              if (plan.path == BackwardPath::tile) {
+              if (plan.path == BackwardPath::tiny) {
                 CHECK(cols * bytes < 16);
-                CHECK(plan.tile_rows * cols * bytes % 16 == 0);
-                CHECK(tile_shared_bytes(p, plan.tile_rows, 2) <= 48 * 1024);
+                // The vectors of a lane are whole rows together.
+                CHECK(plan.tile_rows % 32 == 0);
+                CHECK(plan.tile_rows / 32 * cols * bytes == plan.vectors * 16);
+                CHECK(plan.group_threads == tiny_shape(plan.vectors).threads);
+                CHECK(plan.stages == tiny_shape(plan.vectors).stages);
+                CHECK(tiny_shared_bytes(plan) <= shared);
+                // Where the rings were, every warp leaves its sums.
+                CHECK(tiny_shared_bytes(plan) >= plan.group_threads / 32 * cols * 4);
               }
               if (plan.path != BackwardPath::ring) continue;
               // A shifted row may need a vector more.
@@ -179,7 +190,7 @@ TEST_CASE("Rows that are not dense change the backward's plan and not the forwar
     CAPTURE(cols);
     const ForwardPlan as_dense = plan_forward(problem(16384, cols), Device{});
     CHECK(plan_forward(p, Device{}).path == as_dense.path);
-    CHECK(plan_backward(p, Device{}).path != BackwardPath::tile);
+    CHECK(plan_backward(p, Device{}).path != BackwardPath::tiny);
     CHECK(plan_backward(p, Device{}).path != BackwardPath::frame);
   }
 }

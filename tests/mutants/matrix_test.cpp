@@ -110,6 +110,7 @@ TEST_CASE("the mutants' grid takes every path of tuned on CUDA", "[matrix]") {
                                                            {ForwardPath::ring, true},
                                                            {ForwardPath::cluster, true},
                                                            {ForwardPath::cluster, false},
+                                                           {ForwardPath::tiny, false},
                                                            {ForwardPath::tile, false},
                                                            {ForwardPath::peel_warp, false},
                                                            {ForwardPath::peel, false}}) {
@@ -121,7 +122,7 @@ TEST_CASE("the mutants' grid takes every path of tuned on CUDA", "[matrix]") {
         Way{BackwardPath::groups, true}, Way{BackwardPath::ring, true},
         Way{BackwardPath::ring, true, false, true}, Way{BackwardPath::ring, false},
         Way{BackwardPath::ring, false, false, true}, Way{BackwardPath::ring, false, true},
-        Way{BackwardPath::frame, false}, Way{BackwardPath::tile, false},
+        Way{BackwardPath::frame, false}, Way{BackwardPath::tiny, false},
         Way{BackwardPath::split, true}, Way{BackwardPath::split, false}}) {
     CAPTURE(static_cast<int>(way.path), way.aligned, way.elements, way.cluster);
     CHECK(backward.count(way) == 1);

@@ -35,15 +35,37 @@ TEST_CASE("The bits of a row of y do not depend on the other rows", "[determinis
   }
 }
 
+TEST_CASE("The bits of a row shorter than a vector do not depend on where it lies",
+          "[determinism]") {
+  constexpr std::int64_t kManyRows = 10007;  // whole blocks of tuned on CUDA, and rows behind them
+  for (const at::ScalarType type : all_types()) {
+    for (const std::int64_t cols : {1, 2, 3, 4, 5, 6, 7}) {
+      if (cols * static_cast<std::int64_t>(c10::elementSize(type)) >= 16) continue;
+      CAPTURE(text(type), cols);
+      const at::Tensor gamma = random({cols}, type, 2);
+      const at::Tensor x = random({kManyRows, cols}, type);
+      const at::Tensor y = functional::rms_norm(x, gamma);
+      for (const std::int64_t from : {1, 3, 256, 4096, 10006}) {
+        CAPTURE(from);
+        const std::int64_t count = kManyRows - from;
+        CHECK(same_bits(functional::rms_norm(x.narrow(0, from, count), gamma),
+                        y.narrow(0, from, count)));
+      }
+      at::Tensor wide = random({kManyRows, cols + 1}, type, 3);
+      wide.narrow(1, 1, cols).copy_(x);
+      CHECK(same_bits(functional::rms_norm(wide.narrow(1, 1, cols), gamma), y));
+    }
+  }
+}
+
 TEST_CASE("Gradients have the same bits in 100 runs", "[determinism]") {
   struct Problem {
     std::int64_t rows, cols;
     at::ScalarType type;
   };
-  const Problem problems[] = {{257, 65, at::kFloat},
-                              {33, 1000, at::kHalf},
-                              {1000, 31, at::kBFloat16},
-                              {64, 33, at::kDouble}};
+  const Problem problems[] = {{257, 65, at::kFloat},     {4099, 3, at::kFloat},
+                              {4099, 7, at::kBFloat16},  {33, 1000, at::kHalf},
+                              {1000, 31, at::kBFloat16}, {64, 33, at::kDouble}};
   for (const Problem& problem : problems) {
     CAPTURE(problem.rows, problem.cols, text(problem.type));
     const at::Tensor x = random({problem.rows, problem.cols}, problem.type).requires_grad_();
