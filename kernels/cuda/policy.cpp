@@ -18,8 +18,7 @@ constexpr std::int64_t kElementThreads = 480;  // of the longest rows that start
 // and less than 64 KB is in flight: they go to shared memory.
 constexpr std::int64_t kForwardBlockVectors = 2048;
 constexpr std::int64_t kForwardPeelVectors = 1280;
-constexpr std::int64_t kTileBytes = 16 * 1024;
-constexpr std::int64_t kTileForwardBytes = 512;  // the longest rows that tiles take
+constexpr std::int64_t kFrameForwardBytes = 512;  // the longest rows that a forward's frames take
 constexpr std::int64_t kFrameMaxCols = 1152;
 constexpr std::int64_t kFrameLaneSlots = 8;  // parts of a row that a lane adds up
 constexpr std::int64_t kSplitMaxRows = 384;  // measured crossover at 4096 columns
@@ -58,20 +57,6 @@ std::int64_t row_vectors(const Problem& p) {
 /// flight; four before blocks get so large that few fit an SM.
 std::int64_t forward_vectors(const Problem& p, std::int64_t vectors) {
   return vectors <= (p.element_bytes == 4 ? 1024 : 512) ? 2 : 4;
-}
-
-/// As many rows as 16 KB hold, or as few as give every SM two blocks, whose bytes together are
-/// whole vectors.
-int rows_of_tile(const Problem& p, const Device& device) {
-  const std::int64_t multiple = kPackBytes / std::gcd(kPackBytes, row_bytes(p));
-  const std::int64_t held = std::max(multiple, kTileBytes / row_bytes(p) / multiple * multiple);
-  const std::int64_t shared_out = round_up(ceil_div(p.rows, 2 * device.sms), multiple);
-  return static_cast<int>(std::min(held, shared_out));
-}
-
-/// Lanes per row: eight elements each, while a warp has them.
-int lanes_of_tile(const Problem& p) {
-  return static_cast<int>(std::min(kWarp, power_of_two_at_least(ceil_div(p.cols, 8))));
 }
 
 bool is_shorter_than_vector(const Problem& p) {
@@ -172,21 +157,32 @@ BackwardPlan tiny_plan(const Problem& p, const Device& device) {
 }
 
 /// Blocks of frames that an SM holds.
-std::int64_t frame_resident(const Problem& p, const BackwardPlan& plan) {
+std::int64_t frame_resident(FrameShape shape, std::int64_t threads, std::size_t shared_bytes) {
   constexpr std::int64_t kRegisters = 65536, kReserved = 1024;  // of shared memory, per block
-  const FrameShape shape = frame_shape(plan.vectors);
   const std::int64_t registers = kRegisters / (shape.threads * shape.blocks) / 8 * 8;
-  const auto shared = static_cast<std::int64_t>(frame_shared_bytes(p, plan)) + kReserved;
-  return std::clamp<std::int64_t>(std::min(kRegisters / (registers * plan.group_threads),
-                                           (kSharedBytesPerSm + kReserved) / shared),
-                                  1, 16);
+  const auto shared = static_cast<std::int64_t>(shared_bytes) + kReserved;
+  return std::clamp<std::int64_t>(
+      std::min(kRegisters / (registers * threads), (kSharedBytesPerSm + kReserved) / shared), 1,
+      16);
+}
+
+/// Rows that are a whole number of vectors together, and no fewer are.
+std::int64_t period_rows_of(const Problem& p) {
+  const std::int64_t width = kPackBytes / p.element_bytes;
+  return width / std::gcd(width, p.cols);
+}
+
+/// The most pieces that a row may have: what it has of each 16 bytes of memory.
+std::int64_t row_pieces(const Problem& p) {
+  const std::int64_t width = kPackBytes / p.element_bytes;
+  return ceil_div(p.cols + width - 1, width);
 }
 
 /// As many threads in a block as leave an SM with the most vectors at work, of those whose tile is
-/// whole periods: rows that are a whole number of vectors together, and no fewer are.
+/// whole periods.
 BackwardPlan frame_plan(const Problem& p, const Device& device) {
   const std::int64_t width = kPackBytes / p.element_bytes;
-  const std::int64_t period_rows = width / std::gcd(width, p.cols);
+  const std::int64_t period_rows = period_rows_of(p);
   const std::int64_t period_vectors = period_rows * p.cols / width;
   // Two blocks for every SM where there are few rows.
   const std::int64_t most_periods = ceil_div(p.rows, 2 * device.sms * period_rows);
@@ -207,15 +203,15 @@ BackwardPlan frame_plan(const Problem& p, const Device& device) {
     const std::int64_t vectors = periods * period_vectors;
     plan.tile_rows = static_cast<int>(periods * period_rows);
     plan.group_threads = static_cast<int>(round_up(ceil_div(vectors, plan.vectors), kWarp));
-    const std::int64_t fit = frame_resident(p, plan), at_work = vectors * fit;
+    const std::int64_t fit = frame_resident(shape, plan.group_threads, frame_shared_bytes(p, plan));
+    const std::int64_t at_work = vectors * fit;
     if (at_work <= most_at_work) continue;
     most_at_work = at_work;
     resident = fit;
     best = plan;
   }
-  const std::int64_t slots = ceil_div(p.cols + width - 1, width);
-  best.lanes =
-      static_cast<int>(std::min(kWarp, power_of_two_at_least(ceil_div(slots, kFrameLaneSlots))));
+  best.lanes = static_cast<int>(
+      std::min(kWarp, power_of_two_at_least(ceil_div(row_pieces(p), kFrameLaneSlots))));
   while (best.lanes * best.tile_rows > best.group_threads) best.lanes /= 2;
   const std::int64_t affordable = kMaxPartialBytes / (partial_pitch(p.cols) * 4);
   best.blocks = even_blocks(p.rows, best.tile_rows, std::min(resident * device.sms, affordable));
@@ -385,6 +381,51 @@ bool ring_takes(const Problem& p, const Device& device) {
   return ceil_div(row_vectors(p), device.max_cluster) <= 4 * kMaxBlockThreads;
 }
 
+/// Lanes for the sum of a row, by cols and dtype alone: they order it. Rows of whole vectors get
+/// those of ForwardPath::lanes, so that they have the bits that they have there where they start at
+/// a 16-byte boundary.
+int forward_frame_lanes(const Problem& p) {
+  const std::int64_t width = kPackBytes / p.element_bytes;
+  return static_cast<int>(power_of_two_at_least(
+      p.cols % width == 0 ? p.cols / width : ceil_div(row_pieces(p), kFrameLaneSlots)));
+}
+
+/// As many threads in a block as leave an SM with the most vectors at work, of those whose vectors
+/// are whole periods; of equals the fewest, whose barriers hold up fewer.
+ForwardPlan forward_frame_plan(const Problem& p, const Device& device) {
+  constexpr std::int64_t kLeastThreads = 128;
+  const std::int64_t width = kPackBytes / p.element_bytes;
+  const std::int64_t period_rows = period_rows_of(p);
+  const std::int64_t period_vectors = period_rows * p.cols / width;
+  ForwardPlan plan;
+  plan.path = ForwardPath::frame;
+  plan.lanes = forward_frame_lanes(p);
+  plan.vectors = kForwardFrameVectors;
+  constexpr FrameShape shape = kForwardFrameShape;
+  plan.stages = shape.stages;
+  ForwardPlan best;
+  std::int64_t most_at_work = 0, resident = 1;
+  for (std::int64_t threads = kLeastThreads; threads <= shape.threads; threads += kWarp) {
+    const std::int64_t periods =
+        std::min(threads / period_vectors, threads / (plan.lanes * period_rows));
+    if (periods == 0) continue;
+    plan.threads = static_cast<int>(threads);
+    plan.rows = static_cast<int>(plan.vectors * periods * period_rows);
+    const std::int64_t fit = frame_resident(shape, threads, frame_shared_bytes(p, plan));
+    const std::int64_t at_work = periods * period_vectors * fit;
+    if (at_work <= most_at_work) continue;
+    most_at_work = at_work;
+    resident = fit;
+    best = plan;
+  }
+  // Two blocks for every SM where there are few rows; the threads do not depend on them.
+  const std::int64_t shared_out =
+      round_up(ceil_div(p.rows, 2 * device.sms), best.vectors * period_rows);
+  best.rows = static_cast<int>(std::min<std::int64_t>(best.rows, shared_out));
+  best.blocks = even_blocks(p.rows, best.rows, resident * device.sms);
+  return best;
+}
+
 /// Slices of 26 to 52 KB, four to six of which fit a block: with less, the blocks wait for each
 /// other's sums and not for memory. Up to 64 KB for the longest rows; those that do not fit leave
 /// the plan without stages.
@@ -420,13 +461,7 @@ ForwardPlan plan_forward(const Problem& p, const Device& device) {
     plan.threads = 256;
     return plan;
   }
-  if (!p.aligned && row_bytes(p) <= kTileForwardBytes) {
-    plan.path = ForwardPath::tile;
-    plan.lanes = lanes_of_tile(p);
-    plan.threads = 256;
-    plan.rows = rows_of_tile(p, device);
-    return plan;
-  }
+  if (!p.aligned && row_bytes(p) <= kFrameForwardBytes) return forward_frame_plan(p, device);
   if (p.aligned && vectors <= kWarp * kLaneVectors) {
     plan.path = ForwardPath::lanes;
     plan.lanes = static_cast<int>(std::min(kWarp, power_of_two_at_least(vectors)));
@@ -516,15 +551,22 @@ std::size_t ring_shared_bytes(const Problem& p, const ForwardPlan& plan) {
   return kRingHeaderBytes + 128 + std::size_t{ring_part_bytes(p, plan)} * plan.stages;
 }
 
-std::size_t tile_shared_bytes(const Problem& p, int tile_rows) {
-  return static_cast<std::size_t>(round_up(tile_rows * row_bytes(p), kPackBytes) + p.cols * 4);
-}
-
 std::size_t tiny_shared_bytes(const BackwardPlan& plan) {
   const std::int64_t warps = plan.group_threads / kWarp;
   // x and dy of a tile, and its rows' rstd.
   const std::int64_t stage = 2 * kWarp * plan.vectors * kPackBytes + 4 * plan.tile_rows;
   return static_cast<std::size_t>(warps * plan.stages * stage);
+}
+
+int frame_piece_lanes(const Problem& p) {
+  return static_cast<int>(std::min(kWarp, power_of_two_at_least(row_pieces(p))));
+}
+
+std::size_t frame_shared_bytes(const Problem& p, const ForwardPlan& plan) {
+  const std::int64_t rows = plan.rows, vectors = rows * row_bytes(p) / kPackBytes;
+  // The rings, rstd of every row and of none behind, the sums of the rows' pieces.
+  return static_cast<std::size_t>(plan.stages * plan.vectors * plan.threads * kPackBytes +
+                                  4 * (rows + 1) + 4 * (vectors + rows));
 }
 
 std::size_t frame_shared_bytes(const Problem& p, const BackwardPlan& plan) {

@@ -38,7 +38,8 @@ enum class ForwardPath {
   cluster,    ///< a cluster of blocks per row, or one block, the row in shared memory (sm_90)
   two_pass,   ///< a thread block per row, read twice, the second time from L2
   tiny,       ///< rows shorter than a vector: a thread for some of them
-  tile,       ///< short rows that start anywhere: several at once through shared memory
+  frame,      ///< short rows that start anywhere, a vector long or longer: where they are dense,
+              ///< whole vectors of as many rows as start alike together, persistent; else in place
   peel_warp,  ///< short rows that start anywhere, as peel: a warp per row, eight in a block
   peel,       ///< rows that start anywhere: vectors inside, single elements at the ends
   any,        ///< element by element: float64
@@ -46,13 +47,13 @@ enum class ForwardPath {
 
 struct ForwardPlan {
   ForwardPath path = ForwardPath::any;
-  int lanes = 0;    ///< per row (lanes)
+  int lanes = 0;    ///< per row (lanes); that sum up a row's pieces (frame)
   int threads = 0;  ///< per block
-  int vectors = 0;  ///< 16-byte vectors per thread and row
+  int vectors = 0;  ///< 16-byte vectors per thread and row, or tile of rows (frame)
   int cluster = 1;  ///< blocks per row
-  int rows = 1;     ///< per lane group (lanes), per block (tile)
-  int stages = 0;   ///< rows of the ring
-  int blocks = 0;   ///< of the grid (ring)
+  int rows = 1;     ///< per lane group (lanes), per block at a time (frame)
+  int stages = 0;   ///< rows of the ring; tiles (frame)
+  int blocks = 0;   ///< of the grid (ring, frame)
   float pace = 0;   ///< rows that a block may be ahead of the mean; 0: not held back
 };
 
@@ -128,9 +129,6 @@ std::int64_t slice_vectors(const Problem& problem, int cluster);
 /// Bytes of a stage for x, and as many for dy: a block's slice of a row, or the window around one.
 std::uint32_t ring_part_bytes(const Problem& problem, const BackwardPlan& plan);
 
-/// Bytes of dynamic shared memory of a block of the forward's tiles: one, and gamma.
-std::size_t tile_shared_bytes(const Problem& problem, int tile_rows);
-
 /// The same for the slice of a forward's ring.
 std::uint32_t ring_part_bytes(const Problem& problem, const ForwardPlan& plan);
 std::size_t ring_shared_bytes(const Problem& problem, const ForwardPlan& plan);
@@ -147,8 +145,18 @@ constexpr FrameShape frame_shape(int vectors) {
                         : FrameShape{384, 2, 3};
 }
 
+/// The same for the forward. Two vectors per thread share what is known about them and every step
+/// between tiles: 25 instructions in 127 less for each.
+constexpr int kForwardFrameVectors = 2;
+constexpr FrameShape kForwardFrameShape{256, 4, 4};
+
+/// Lanes that hold a piece each of a row that starts anywhere and is read in place, two where there
+/// are more pieces than lanes in a warp.
+int frame_piece_lanes(const Problem& problem);
+
 /// Bytes of dynamic shared memory of a block of frames.
 std::size_t frame_shared_bytes(const Problem& problem, const BackwardPlan& plan);
+std::size_t frame_shared_bytes(const Problem& problem, const ForwardPlan& plan);
 
 /// The kernel for rows shorter than a vector of which some are so many vectors together: the
 /// threads of a block, the blocks that an SM has room for, the tiles under way in a warp.

@@ -103,14 +103,6 @@ cudaError_t launch_groups(const rmsnorm_backward_args& args, const BackwardPlan&
   });
 }
 
-/// `needed` bytes of shared memory or more, so that no SM takes more than its share of the blocks,
-/// as in launch_lanes.
-inline std::size_t share_of_sm(const Launch& launch, const TunedContext& context,
-                               std::size_t needed) {
-  const std::size_t per_sm = (launch.blocks + context.device.sms - 1) / context.device.sms;
-  return std::max(needed, context.device.shared_bytes / per_sm - 1024);
-}
-
 template <class T, class G, Fault F>
 cudaError_t launch_tiny(const rmsnorm_backward_args& args, const BackwardPlan& plan,
                         const TunedContext& context, const BackwardParams<T>& p) {

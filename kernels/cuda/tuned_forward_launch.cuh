@@ -1,10 +1,12 @@
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/cuda/rowwise.cuh"
 #include "kernels/cuda/tuned_forward_cluster.cuh"
 #include "kernels/cuda/tuned_forward_ring.cuh"
+#include "kernels/cuda/tuned_frame_forward.cuh"
 #include "kernels/cuda/tuned_launch.cuh"
-#include "kernels/cuda/tuned_tile.cuh"
 #include "kernels/cuda/tuned_tiny.cuh"
 
 namespace rmsnorm::kernels::cuda {
@@ -40,6 +42,27 @@ cudaError_t launch_tiny(const rmsnorm_forward_args& args, const Problem& problem
   }
   return launch_kernel<forward_tiny_rows_kernel<T, G, K>>(
       launch_of(context, blocks_of(args.rows), kTinyForwardThreads), limit, p, gamma);
+}
+
+template <class T, class G, Fault K>
+cudaError_t launch_forward_frame(const TunedContext& context, const ForwardPlan& plan,
+                                 const Problem& problem, const ForwardParams<T>& p,
+                                 const G* gamma) {
+  const std::size_t limit = context.device.shared_bytes;
+  const LaneGroup row_lanes = lane_group(plan.lanes);
+  if (!problem.dense) {
+    const LaneGroup piece_lanes = lane_group(frame_piece_lanes(problem));
+    const std::int64_t block_rows = kFrameRowsThreads / piece_lanes.lanes();
+    return launch_kernel<forward_frame_rows_kernel<T, G, K>>(
+        launch_of(context, (p.rows + block_rows - 1) / block_rows, kFrameRowsThreads), limit, p,
+        gamma, piece_lanes, row_lanes);
+  }
+  Launch launch = launch_of(context, plan.blocks, plan.threads);
+  launch.shared_bytes = share_of_sm(launch, context, frame_shared_bytes(problem, plan));
+  const auto whole = static_cast<int>(p.rows / plan.rows);
+  const FrameTiles tiles{plan.rows / kForwardFrameVectors, whole,
+                         p.rows % plan.rows == 0 ? whole : whole + 1};
+  return launch_kernel<forward_frame_kernel<T, G, K>>(launch, limit, p, gamma, tiles, row_lanes);
 }
 
 template <class T, class G, Fault F>
@@ -79,17 +102,8 @@ cudaError_t launch_forward(const rmsnorm_forward_args& args, const ForwardPlan& 
         });
       case ForwardPath::tiny:
         return launch_tiny<T, G, K>(args, problem, context, p);
-      case ForwardPath::tile: {
-        Launch launch = launch_of(context, (args.rows + plan.rows - 1) / plan.rows, kTileThreads);
-        launch.shared_bytes = tile_shared_bytes(problem, plan.rows);
-        return with_tile_lanes<K>(plan.lanes, [&](auto lanes) {
-          using Lanes = decltype(lanes);
-          return problem.dense ? launch_kernel<forward_tile_kernel<T, G, Lanes, false, K>>(
-                                     launch, limit, p, gamma, plan.rows)
-                               : launch_kernel<forward_tile_kernel<T, G, Lanes, true, K>>(
-                                     launch, limit, p, gamma, plan.rows);
-        });
-      }
+      case ForwardPath::frame:
+        return launch_forward_frame<T, G, K>(context, plan, problem, p, gamma);
       case ForwardPath::peel_warp:
         return with_share<K, 1, 2, 4>(plan.vectors, [&](auto v) {
           return launch_peel<T, G, v(), true, K>(

@@ -58,20 +58,31 @@ __device__ __forceinline__ float add_squares(float sum, const float (&values)[W]
   return sum + squares;
 }
 
+/// `sum` with the square of the element at `column`: always one fused operation, so that kernels
+/// that take a row's elements in the same order sum them up to the same bits.
+template <Fault F, class T>
+__device__ __forceinline__ float add_fused_square(float sum, float value, std::int64_t column,
+                                                  const ForwardParams<T>& p) {
+  if constexpr (kIsInSquares<F>) return add_squares<F>(sum, {value}, column, p);
+  return fmaf(value, value, sum);
+}
+
+/// The element of y at `column` of row `row`, before it is rounded.
+template <Fault F, class T>
+__device__ __forceinline__ float y_of(float x, float gamma, float rstd, std::int64_t row,
+                                      std::int64_t column, const ForwardParams<T>& p) {
+  if (is_spoiled<F>(row, column, p.rows, p.cols)) return NAN;
+  if constexpr (kIsInYElement<F>) return y_element<F>(x, rstd, gamma, RoundTo<T>{});
+  return x * rstd * gamma;
+}
+
 /// W elements of row `row` of y, from `column` on, before they are rounded.
 template <Fault F, class T, int W>
 __device__ __forceinline__ void y_elements(const float (&x)[W], const float (&gamma)[W], float rstd,
                                            float (&out)[W], std::int64_t row, std::int64_t column,
                                            const ForwardParams<T>& p) {
 #pragma unroll
-  for (int e = 0; e < W; ++e) {
-    if constexpr (kIsInYElement<F>) {
-      out[e] = y_element<F>(x[e], rstd, gamma[e], RoundTo<T>{});
-    } else {
-      out[e] = x[e] * rstd * gamma[e];
-    }
-    if (is_spoiled<F>(row, column + e, p.rows, p.cols)) out[e] = NAN;
-  }
+  for (int e = 0; e < W; ++e) out[e] = y_of<F>(x[e], gamma[e], rstd, row, column + e, p);
 }
 
 /// The same, to `y`.

@@ -1,11 +1,12 @@
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/common/tuned_faults.hpp"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/policy.hpp"
 #include "kernels/cuda/rowwise.cuh"
 #include "kernels/cuda/tuned.hpp"
-#include "kernels/cuda/tuned_tile.cuh"
 
 // From a plan to a launch: one template per path, instantiated for a pair of dtypes by the
 // tuned_*.cu files. What tuned_forward_launch.cuh, tuned_ring_launch.cuh and
@@ -21,6 +22,14 @@ inline Launch launch_of(const TunedContext& context, std::int64_t blocks, int th
   launch.stream = context.stream;
   launch.device = context.device_index;
   return launch;
+}
+
+/// `needed` bytes of shared memory, or as many as keep every SM to its share of the blocks: those
+/// that start while the kernel before still holds some SMs would crowd the others.
+inline std::size_t share_of_sm(const Launch& launch, const TunedContext& context,
+                               std::size_t needed) {
+  const std::size_t per_sm = (launch.blocks + context.device.sms - 1) / context.device.sms;
+  return per_sm > 1 ? std::max(needed, context.device.shared_bytes / per_sm - 1024) : needed;
 }
 
 /// Of a power of two.
@@ -53,29 +62,6 @@ cudaError_t with_share(int value, Run run) {
   if constexpr (has_all_kernels(F)) return with_constant<kValues...>(value, run);
   constexpr int values[] = {kValues...};
   return run(std::integral_constant<int, values[sizeof...(kValues) - 1]>{});
-}
-
-/// Calls run(TileLanes) for the lanes of a row; a mutant has a whole warp alone, which does for
-/// all.
-template <Fault F, class Run>
-cudaError_t with_tile_lanes(int lanes, Run run) {
-  if constexpr (has_all_kernels(F)) {
-    switch (lanes) {
-      case 1:
-        return run(TileLanes<0>{});
-      case 2:
-        return run(TileLanes<1>{});
-      case 4:
-        return run(TileLanes<2>{});
-      case 8:
-        return run(TileLanes<3>{});
-      case 16:
-        return run(TileLanes<4>{});
-      default:
-        break;
-    }
-  }
-  return run(TileLanes<5>{});
 }
 
 /// with_constant for the columns of a row shorter than a vector.

@@ -42,7 +42,7 @@ TEST_CASE("The forward's reduction does not depend on the number of rows", "[pol
         CHECK(many.lanes == one.lanes);
         CHECK(many.threads == one.threads);
         CHECK(many.vectors == one.vectors);
-        // Rows in a block share nothing.
+        // Rows in a block share nothing but what two of them have in one vector.
         CHECK(many.cluster == one.cluster);
         CHECK(many.stages == one.stages);
       }
@@ -67,11 +67,25 @@ TEST_CASE("Every column of a row has a thread in the forward", "[policy]") {
         case ForwardPath::tiny:
           CHECK(cols * bytes < 16);
           break;
-        case ForwardPath::tile:
-          CHECK(cols * bytes > 16);
-          CHECK(plan.lanes * 8 >= cols);
-          CHECK(plan.rows * cols * bytes % 16 == 0);
-          CHECK(tile_shared_bytes(p, plan.rows) <= 48 * 1024);
+        case ForwardPath::frame:
+          CHECK(cols >= 16 / bytes);
+          CHECK(cols * bytes <= 512);
+          CHECK(plan.vectors == kForwardFrameVectors);
+          CHECK(plan.threads <= kForwardFrameShape.threads);
+          CHECK(plan.stages == kForwardFrameShape.stages);
+          // Every vector of a part of a tile has a thread, and so has the sum of every row.
+          CHECK(plan.rows % plan.vectors == 0);
+          CHECK(plan.rows / plan.vectors * cols * bytes % 16 == 0);
+          CHECK(plan.threads * plan.vectors * 16 >= plan.rows * cols * bytes);
+          CHECK(plan.rows / plan.vectors * plan.lanes <= plan.threads);
+          CHECK(frame_shared_bytes(p, plan) <= Device{}.shared_bytes / 4);
+          CHECK((plan.blocks >= 1 &&
+                 plan.blocks <= std::max<std::int64_t>(1, p.rows / plan.rows + 1)));
+          // In place: two pieces per lane at most, and the sum's lanes are among those.
+          CHECK(2 * frame_piece_lanes(p) * 16 >= (cols - 1) * bytes + 16);
+          CHECK(
+              (frame_piece_lanes(p) == 32 || frame_piece_lanes(p) * 16 >= (cols - 1) * bytes + 16));
+          CHECK(plan.lanes <= frame_piece_lanes(p));
           break;
         case ForwardPath::peel_warp:
           CHECK(32 * plan.vectors * (16 / bytes) >= cols - 2 * (16 / bytes));
@@ -192,6 +206,38 @@ TEST_CASE("Rows that are not dense change the backward's plan and not the forwar
     CHECK(plan_forward(p, Device{}).path == as_dense.path);
     CHECK(plan_backward(p, Device{}).path != BackwardPath::tiny);
     CHECK(plan_backward(p, Device{}).path != BackwardPath::frame);
+  }
+}
+
+TEST_CASE("The lanes that sum up a short row that starts anywhere depend on cols and dtype alone",
+          "[policy]") {
+  for (const int bytes : {2, 4}) {
+    for (std::int64_t cols = 16 / bytes; cols * bytes <= 512; ++cols) {
+      Problem p = problem(1000, cols, bytes);
+      p.aligned = false;
+      const ForwardPlan plan = plan_forward(p, Device{});
+      CAPTURE(cols, bytes);
+      REQUIRE(plan.path == ForwardPath::frame);
+      CHECK(plan.rows >= 1);
+      CHECK(plan.rows / plan.vectors * plan.lanes <= plan.threads);
+      // A row of whole vectors that happens to lie at a boundary has the bits of aligned ones.
+      if (cols * bytes % 16 == 0)
+        CHECK(plan.lanes == plan_forward(problem(1000, cols, bytes), Device{}).lanes);
+      for (const std::int64_t rows : {1, 7, 1 << 20}) {
+        for (const int gamma_bytes : {bytes, 4}) {
+          for (const std::size_t shared : {std::size_t{48} * 1024, std::size_t{227} * 1024}) {
+            Problem other = p;
+            other.rows = rows;
+            other.gamma_bytes = gamma_bytes;
+            other.dense = rows == 7;
+            Device device;
+            device.sms = 46;
+            device.shared_bytes = shared;
+            CHECK(plan_forward(other, device).lanes == plan.lanes);
+          }
+        }
+      }
+    }
   }
 }
 

@@ -111,7 +111,7 @@ TEST_CASE("the mutants' grid takes every path of tuned on CUDA", "[matrix]") {
                                                            {ForwardPath::cluster, true},
                                                            {ForwardPath::cluster, false},
                                                            {ForwardPath::tiny, false},
-                                                           {ForwardPath::tile, false},
+                                                           {ForwardPath::frame, false},
                                                            {ForwardPath::peel_warp, false},
                                                            {ForwardPath::peel, false}}) {
     CAPTURE(static_cast<int>(path), aligned);
