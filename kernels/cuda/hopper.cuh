@@ -69,6 +69,12 @@ __device__ __forceinline__ void group_barrier(int group, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(threads) : "memory");
 }
 
+/// A barrier of the `threads` threads of all groups: the warp that issues copies is not one of
+/// them.
+__device__ __forceinline__ void groups_barrier(int threads) {
+  asm volatile("bar.sync 0, %0;" ::"r"(threads) : "memory");
+}
+
 __device__ __forceinline__ unsigned cluster_rank() {
   unsigned rank;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));

@@ -25,7 +25,7 @@ __device__ __forceinline__ void write_partial_row(float (&sums)[V][W], float* fo
       for (int e = 0; e < W; ++e) mine[(j * W + e) * threads + thread] = sums[j][e];
     }
   }
-  __syncthreads();
+  groups_barrier(groups * threads);
   if (group != 0) return;
 #pragma unroll
   for (int j = 0; j < V; ++j) {

@@ -189,77 +189,76 @@ __global__ void __launch_bounds__(512, 1)
 
   if (static_cast<int>(threadIdx.x) >= consumers) {
     issue_windows(p, ring, windows, header, stages);
-    __syncwarp();
-  } else {
-    Elements<G, E> scale;
+    return;
+  }
+  Elements<G, E> scale;
+#pragma unroll
+  for (int i = 0; i < E; ++i) {
+    const int column = thread + i * kThreads;
+    scale.set(i, column >= cols     ? constant<G>(0.0f)
+                 : gamma == nullptr ? constant<G>(1.0f)
+                                    : gamma[column]);
+  }
+  const RingLayout layout(ring, blockIdx.x, gridDim.x, group);
+  const std::int64_t group_step = layout.row_step;
+  std::int64_t row = layout.first_row;
+  float next_rstd = row < p.rows ? saved_rstd_of<F>(p, row) : 0.0f;
+  int stage = 0;
+  unsigned parity = 0, turn = 0;
+#pragma unroll 1
+  for (; row < p.rows; row += group_step, turn ^= 1) {
+    const float rstd = next_rstd;
+    if (row + group_step < p.rows) next_rstd = saved_rstd_of<F>(p, row + group_step);
+    const unsigned slot = layout.slot(stage);
+    const T* x_stage = reinterpret_cast<const T*>(
+        stages + layout.x(stage) + (reinterpret_cast<std::uintptr_t>(p.x(row)) & 127));
+    const T* dy_stage = reinterpret_cast<const T*>(
+        stages + layout.dy(stage) + (reinterpret_cast<std::uintptr_t>(p.dy(row)) & 127));
+    barrier_wait(full + slot, parity);
+
+    Elements<T, E> x, dy;
+    float dot = 0;
+    scale.pin();
 #pragma unroll
     for (int i = 0; i < E; ++i) {
+      // A few loads at a time: the compiler would hoist them all and spill.
+      if (i % 8 == 0) asm volatile("" ::: "memory");
       const int column = thread + i * kThreads;
-      scale.set(i, column >= cols     ? constant<G>(0.0f)
-                   : gamma == nullptr ? constant<G>(1.0f)
-                                      : gamma[column]);
+      const T x_value = column < cols ? x_stage[column] : constant<T>(0.0f);
+      const T dy_value = column < cols ? dy_stage[column] : constant<T>(0.0f);
+      x.set(i, x_value);
+      dy.set(i, dy_value);
+      dot = add_to_dot<F>(dot, widen(x_value), widen(dy_value), scale.get(i), column, p);
     }
-    const RingLayout layout(ring, blockIdx.x, gridDim.x, group);
-    const std::int64_t group_step = layout.row_step;
-    std::int64_t row = layout.first_row;
-    float next_rstd = row < p.rows ? saved_rstd_of<F>(p, row) : 0.0f;
-    int stage = 0;
-    unsigned parity = 0, turn = 0;
-#pragma unroll 1
-    for (; row < p.rows; row += group_step, turn ^= 1) {
-      const float rstd = next_rstd;
-      if (row + group_step < p.rows) next_rstd = saved_rstd_of<F>(p, row + group_step);
-      const unsigned slot = layout.slot(stage);
-      const T* x_stage = reinterpret_cast<const T*>(
-          stages + layout.x(stage) + (reinterpret_cast<std::uintptr_t>(p.x(row)) & 127));
-      const T* dy_stage = reinterpret_cast<const T*>(
-          stages + layout.dy(stage) + (reinterpret_cast<std::uintptr_t>(p.dy(row)) & 127));
-      barrier_wait(full + slot, parity);
-
-      Elements<T, E> x, dy;
-      float dot = 0;
-      scale.pin();
+    dot = lanes_sum(dot);
+    __syncwarp();  // all lanes have read the stage
+    if (thread % 32 == 0) barrier_arrive(empty + slot);
+    float* group_sums = header.group_sums[group][turn];
+    if (thread % 32 == 0) group_sums[thread / 32] = dot;
+    group_barrier(group, kThreads);
+    const float projection =
+        projection_factor<F>(rstd, sum_of_warps(group_sums) * rstd * p.inverse_cols);
+    x.pin();
+    dy.pin();
+    scale.pin();
 #pragma unroll
-      for (int i = 0; i < E; ++i) {
-        // A few loads at a time: the compiler would hoist them all and spill.
-        if (i % 8 == 0) asm volatile("" ::: "memory");
-        const int column = thread + i * kThreads;
-        const T x_value = column < cols ? x_stage[column] : constant<T>(0.0f);
-        const T dy_value = column < cols ? dy_stage[column] : constant<T>(0.0f);
-        x.set(i, x_value);
-        dy.set(i, dy_value);
-        dot = add_to_dot<F>(dot, widen(x_value), widen(dy_value), scale.get(i), column, p);
-      }
-      dot = lanes_sum(dot);
-      __syncwarp();  // all lanes have read the stage
-      if (thread % 32 == 0) barrier_arrive(empty + slot);
-      float* group_sums = header.group_sums[group][turn];
-      if (thread % 32 == 0) group_sums[thread / 32] = dot;
-      group_barrier(group, kThreads);
-      const float projection =
-          projection_factor<F>(rstd, sum_of_warps(group_sums) * rstd * p.inverse_cols);
-      x.pin();
-      dy.pin();
-      scale.pin();
-#pragma unroll
-      for (int i = 0; i < E; ++i) {
-        if (i % 8 == 0) asm volatile("" ::: "memory");
-        const int column = thread + i * kThreads;
-        if (column >= cols) continue;
-        const float xv[1] = {x.get(i)}, dyv[1] = {dy.get(i)};
-        const float factor[1] = {scale.get(i)};
-        float out[1];
-        backward_elements<F>(xv, dyv, factor, rstd, projection, out, sums[i], row, p);
-        if (p.dx != nullptr) narrow(out[0], p.dx[row_offset<F>(row, p.cols) + column]);
-      }
-      if (++stage == ring.stages) {
-        stage = 0;
-        parity ^= 1;
-      }
+    for (int i = 0; i < E; ++i) {
+      if (i % 8 == 0) asm volatile("" ::: "memory");
+      const int column = thread + i * kThreads;
+      if (column >= cols) continue;
+      const float xv[1] = {x.get(i)}, dyv[1] = {dy.get(i)};
+      const float factor[1] = {scale.get(i)};
+      float out[1];
+      backward_elements<F>(xv, dyv, factor, rstd, projection, out, sums[i], row, p);
+      if (p.dx != nullptr) narrow(out[0], p.dx[row_offset<F>(row, p.cols) + column]);
+    }
+    if (++stage == ring.stages) {
+      stage = 0;
+      parity ^= 1;
     }
   }
-  __syncthreads();
   if (p.partials == nullptr) return;
+  groups_barrier(consumers);  // nothing uses the ring's memory any more
   write_partial_row(sums, reinterpret_cast<float*>(stages), group, ring.groups, thread, kThreads,
                     p.partials + std::int64_t{blockIdx.x} * p.pitch, [&](int i) -> std::int64_t {
                       const int column = thread + i * kThreads;

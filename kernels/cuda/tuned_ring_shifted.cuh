@@ -88,100 +88,95 @@ __global__ void __launch_bounds__(512, 1)
   float sums[V][W] = {};
   if (static_cast<int>(threadIdx.x) >= consumers) {
     issue_windows(p, ring, windows, header, stages);
-    __syncwarp();
-  } else {
-    const auto column = [&](int j) { return (thread + j * ring.group_threads) * W - shift; };
-    GammaPack<T, G> scale[V];
-#pragma unroll
-    for (int j = 0; j < V; ++j) scale[j] = load_gamma_at<T, G>(gamma, column(j), cols);
-    // Where a row's frame lies in its part of a stage: as far past 128 bytes as in memory.
-    unsigned x_at = static_cast<unsigned>(first),
-             dy_at = static_cast<unsigned>(
-                 reinterpret_cast<std::uintptr_t>(p.dy(row < p.rows ? row : 0)));
-    const unsigned x_step = static_cast<unsigned>(layout.row_step * p.x.stride * sizeof(T)),
-                   dy_step = static_cast<unsigned>(layout.row_step * p.dy.stride * sizeof(T));
-    float next_rstd = row < p.rows ? saved_rstd_of<F>(p, row) : 0.0f;
-    int stage = 0;
-    unsigned parity = 0, turn = 0;
-#pragma unroll 1
-    for (; row < p.rows; row += layout.row_step, turn ^= 1) {
-      const float rstd = next_rstd;
-      if (row + layout.row_step < p.rows) next_rstd = saved_rstd_of<F>(p, row + layout.row_step);
-      const unsigned slot = layout.slot(stage);
-      const uint4* x_frame =
-          reinterpret_cast<const uint4*>(stages + layout.x(stage) + (x_at & 112)) + thread;
-      const uint4* dy_frame =
-          reinterpret_cast<const uint4*>(stages + layout.dy(stage) + (dy_at & 112)) + thread;
-      x_at += x_step;
-      dy_at += dy_step;
-      barrier_wait(full + slot, parity);
-
-      uint4 x[V], dy[V];
-      float dot = 0;
-#pragma unroll
-      for (int j = 0; j < V; ++j) {
-        const int begin = column(j);
-        if (begin >= cols) continue;
-        x[j] = x_frame[j * ring.group_threads];
-        dy[j] = dy_frame[j * ring.group_threads];
-        if (begin < 0 || begin + W > cols) {
-          keep_elements<T>(x[j], -begin, cols - begin);
-          keep_elements<T>(dy[j], -begin, cols - begin);
-        }
-        add_vector<F>(x[j], dy[j], scale[j], rstd, dot, sums[j], row, begin, p);
-      }
-      dot = lanes_sum(dot);
-      __syncwarp();  // all lanes have read the stage
-      if (thread % 32 == 0) barrier_arrive(empty + slot);
-      float* group_sums =
-          header.group_sums[group][turn];  // two, so that one barrier per row is enough
-      const bool one_warp = ring.group_threads == 32;
-      if (!one_warp) {
-        if (thread % 32 == 0) group_sums[thread / 32] = dot;
-        group_barrier(group, ring.group_threads);
-      }
-      const float total = one_warp ? dot : sum_of_warps(group_sums);
-      const float projection = projection_factor<F>(rstd, total * rstd * p.inverse_cols);
-      T* dx = p.dx == nullptr ? nullptr : p.dx + row_offset<F>(row, p.cols);
-#pragma unroll
-      for (int j = 0; j < V; ++j) {
-        const int begin = column(j);
-        if (begin >= cols) continue;
-        pin(x[j]);
-        pin(dy[j]);
-        if (dx == nullptr) continue;
-        const uint4 packed = dx_vector<F, T>(x[j], dy[j], scale[j], rstd, projection);
-        if (begin >= 0 && begin + W <= cols) {
-          *reinterpret_cast<uint4*>(dx + begin) = packed;
-        } else {
-          store_elements_of<T>(packed, dx + begin, -begin, cols - begin);
-        }
-      }
-      if (++stage == ring.stages) {
-        stage = 0;
-        parity ^= 1;
-      }
-    }
+    return;
   }
-  __syncthreads();
-  if (p.partials == nullptr) return;
-  // Groups may have other shifts, so the sums meet in the row's own columns; nothing uses the
-  // ring's memory any more.
-  float* fold = reinterpret_cast<float*>(stages);
-  if (group < ring.groups) {
+  const auto column = [&](int j) { return (thread + j * ring.group_threads) * W - shift; };
+  GammaPack<T, G> scale[V];
+#pragma unroll
+  for (int j = 0; j < V; ++j) scale[j] = load_gamma_at<T, G>(gamma, column(j), cols);
+  // Where a row's frame lies in its part of a stage: as far past 128 bytes as in memory.
+  unsigned x_at = static_cast<unsigned>(first),
+           dy_at = static_cast<unsigned>(
+               reinterpret_cast<std::uintptr_t>(p.dy(row < p.rows ? row : 0)));
+  const unsigned x_step = static_cast<unsigned>(layout.row_step * p.x.stride * sizeof(T)),
+                 dy_step = static_cast<unsigned>(layout.row_step * p.dy.stride * sizeof(T));
+  float next_rstd = row < p.rows ? saved_rstd_of<F>(p, row) : 0.0f;
+  int stage = 0;
+  unsigned parity = 0, turn = 0;
+#pragma unroll 1
+  for (; row < p.rows; row += layout.row_step, turn ^= 1) {
+    const float rstd = next_rstd;
+    if (row + layout.row_step < p.rows) next_rstd = saved_rstd_of<F>(p, row + layout.row_step);
+    const unsigned slot = layout.slot(stage);
+    const uint4* x_frame =
+        reinterpret_cast<const uint4*>(stages + layout.x(stage) + (x_at & 112)) + thread;
+    const uint4* dy_frame =
+        reinterpret_cast<const uint4*>(stages + layout.dy(stage) + (dy_at & 112)) + thread;
+    x_at += x_step;
+    dy_at += dy_step;
+    barrier_wait(full + slot, parity);
+
+    uint4 x[V], dy[V];
+    float dot = 0;
 #pragma unroll
     for (int j = 0; j < V; ++j) {
+      const int begin = column(j);
+      if (begin >= cols) continue;
+      x[j] = x_frame[j * ring.group_threads];
+      dy[j] = dy_frame[j * ring.group_threads];
+      if (begin < 0 || begin + W > cols) {
+        keep_elements<T>(x[j], -begin, cols - begin);
+        keep_elements<T>(dy[j], -begin, cols - begin);
+      }
+      add_vector<F>(x[j], dy[j], scale[j], rstd, dot, sums[j], row, begin, p);
+    }
+    dot = lanes_sum(dot);
+    __syncwarp();  // all lanes have read the stage
+    if (thread % 32 == 0) barrier_arrive(empty + slot);
+    float* group_sums =
+        header.group_sums[group][turn];  // two, so that one barrier per row is enough
+    const bool one_warp = ring.group_threads == 32;
+    if (!one_warp) {
+      if (thread % 32 == 0) group_sums[thread / 32] = dot;
+      group_barrier(group, ring.group_threads);
+    }
+    const float total = one_warp ? dot : sum_of_warps(group_sums);
+    const float projection = projection_factor<F>(rstd, total * rstd * p.inverse_cols);
+    T* dx = p.dx == nullptr ? nullptr : p.dx + row_offset<F>(row, p.cols);
 #pragma unroll
-      for (int e = 0; e < W; ++e) {
-        const int c = (thread + j * ring.group_threads) * W - shift + e;
-        if (c >= 0 && c < cols) fold[group * p.pitch + c] = sums[j][e];
+    for (int j = 0; j < V; ++j) {
+      const int begin = column(j);
+      if (begin >= cols) continue;
+      pin(x[j]);
+      pin(dy[j]);
+      if (dx == nullptr) continue;
+      const uint4 packed = dx_vector<F, T>(x[j], dy[j], scale[j], rstd, projection);
+      if (begin >= 0 && begin + W <= cols) {
+        *reinterpret_cast<uint4*>(dx + begin) = packed;
+      } else {
+        store_elements_of<T>(packed, dx + begin, -begin, cols - begin);
       }
     }
+    if (++stage == ring.stages) {
+      stage = 0;
+      parity ^= 1;
+    }
   }
-  __syncthreads();
+  if (p.partials == nullptr) return;
+  groups_barrier(consumers);  // nothing uses the ring's memory any more
+  // Groups may have other shifts, so the sums meet in the row's own columns.
+  float* fold = reinterpret_cast<float*>(stages);
+#pragma unroll
+  for (int j = 0; j < V; ++j) {
+#pragma unroll
+    for (int e = 0; e < W; ++e) {
+      const int c = column(j) + e;
+      if (c >= 0 && c < cols) fold[group * p.pitch + c] = sums[j][e];
+    }
+  }
+  groups_barrier(consumers);
   float* partial = p.partials + std::int64_t{blockIdx.x} * p.pitch;
-  for (int c = static_cast<int>(threadIdx.x); c < static_cast<int>(p.pitch);
-       c += static_cast<int>(blockDim.x)) {
+  for (int c = static_cast<int>(threadIdx.x); c < static_cast<int>(p.pitch); c += consumers) {
     float total = 0;
     for (int g = 0; c < cols && g < ring.groups; ++g) total += fold[g * p.pitch + c];
     partial[c] = total;
