@@ -36,9 +36,10 @@ Config config() {
   return config;
 }
 
-void check_passes(const rmsnorm_implementation& table, Operation operation, const Case& problem) {
+void check_passes(const rmsnorm_implementation& table, Operation operation, const Case& problem,
+                  const Config& used = config()) {
   InProcessRunner runner({table.name, &table, nullptr});
-  const ComparisonResult result = check_case(operation, problem, runner, config(), test_device());
+  const ComparisonResult result = check_case(operation, problem, runner, used, test_device());
   CAPTURE(table.name, problem.name(), command_name(operation), result.reason);
   const bool nothing = operation == Operation::gamma && problem.gamma == GammaKind::none;
   CHECK(name(result.state) == name(nothing ? State::skipped : State::passed));
@@ -100,9 +101,14 @@ TEST_CASE("CUDA kernels pass on many rows on both sides of every edge of the pla
         6152,  7681,  8184,  8192,  8193,  8200,  9601,  9607,  15360, 15361, 15368,
         16384, 16385, 16392, 19201, 19999, 23033, 23041, 32768, 32769, 32776}) {
     const std::int64_t rows = std::max<std::int64_t>(401, 3'000'001 / cols);
+    Config used = config();
+    // dx of one column is eps * rstd^3 * dy * gamma, the difference of two numbers that are nearly
+    // equal while x^2 is far above eps: of millions of rows some lose, in float32 and with libtorch
+    // as well, more digits than the tolerance grants.
+    if (cols == 1) used.epsilon = 1e-2;
     for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
       for (const Operation operation : {Operation::forward, Operation::backward, Operation::gamma})
-        check_passes(*tuned, operation, {rows, cols, dtype});
+        check_passes(*tuned, operation, {rows, cols, dtype}, used);
     }
   }
   // Rows that a cluster shares, and both sides of where its blocks hold more of them.
@@ -148,7 +154,7 @@ TEST_CASE("Small ragged cases for the sanitizers", "[.sanitizer]") {
 // Two block-wide sums one after the other, and the paths that only many rows take or long ones:
 // lanes, groups, frames, rings of blocks and of clusters, of aligned rows and of others. So few
 // rows that no stage of a ring is filled twice: racecheck does not see that a barrier in shared
-// memory puts a bulk copy behind the reads before it, and reports every refill.
+// memory orders bulk copies with other accesses, and would report every refill.
 TEST_CASE("B028 sums that follow each other in a block share no memory unguarded", "[.sanitizer]") {
   for (const rmsnorm_implementation* table : built_in_tables()) {
     for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
