@@ -79,9 +79,8 @@ __global__ void __launch_bounds__(kFinalizeThreads)
 
 /// The same for float64: one thread per column.
 template <Fault F>
-__global__ void finalize_float64_kernel(const double* __restrict__ partials,
-                                        double* __restrict__ dgamma, int partial_rows,
-                                        std::int64_t pitch, std::int64_t cols) {
+__global__ void finalize_float64_kernel(const double* partials, double* __restrict__ dgamma,
+                                        int partial_rows, std::int64_t pitch, std::int64_t cols) {
   const std::int64_t column = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   wait_for_previous_kernel();
   if (column >= cols) return;

@@ -290,7 +290,7 @@ void shape_shifted(const Problem& p, BackwardPlan& plan) {
 }
 
 /// As few blocks as hold a row's frame: the larger a cluster, the fewer fit the chip.
-void shape_shifted_cluster(const Problem& p, const Device& device, BackwardPlan& plan) {
+void shape_shifted_cluster(const Problem& p, BackwardPlan& plan) {
   plan.cluster = static_cast<int>(shifted_cluster(p));
   plan.vectors = static_cast<int>(
       std::max<std::int64_t>(3, ceil_div(slice_vectors(p, plan.cluster), kElementThreads)));
@@ -327,7 +327,7 @@ BackwardPlan ring_plan(const Problem& p, const Device& device) {
   const std::int64_t vectors = row_vectors(p);
   std::int64_t most_stages = 3;
   if (!p.aligned && shifted_takes(p, device) && shifted_cluster(p) > 1) {
-    shape_shifted_cluster(p, device, plan);
+    shape_shifted_cluster(p, plan);
     most_stages = plan.vectors == 3 ? 4 : 3;
   } else if (!p.aligned && shifted_takes(p, device)) {
     shape_shifted(p, plan);
@@ -444,7 +444,8 @@ ForwardPlan forward_ring_plan(const Problem& p, const Device& device) {
   const std::int64_t room = static_cast<std::int64_t>(device.shared_bytes - kRingHeaderBytes) - 128;
   plan.stages = static_cast<int>(std::min(room / part, kMostStages));
   if (plan.stages < 2) plan.stages = 0;  // one is written while another is summed
-  const std::int64_t clusters = std::min(resident_clusters(plan.cluster, device), p.rows);
+  const std::int64_t clusters =
+      std::max<std::int64_t>(1, std::min(resident_clusters(plan.cluster, device), p.rows));
   plan.blocks = static_cast<int>(clusters) * plan.cluster;
   plan.pace = 0.25f;
   return plan;

@@ -42,7 +42,7 @@ enum class ForwardPath {
               ///< whole vectors of as many rows as start alike together, persistent; else in place
   peel_warp,  ///< short rows that start anywhere, as peel: a warp per row, eight in a block
   peel,       ///< rows that start anywhere: vectors inside, single elements at the ends
-  any,        ///< element by element: float64
+  any,        ///< element by element: float64, and what none of the above takes
 };
 
 struct ForwardPlan {

@@ -31,6 +31,7 @@ cudaError_t read_facts(int index, Device& facts) {
   facts.compute_capability = major * 10 + minor;
   facts.shared_bytes = static_cast<std::size_t>(shared);
   facts.max_cluster = facts.compute_capability == 90 || facts.compute_capability == 100 ? 16 : 8;
+  while (facts.max_cluster > facts.sms) facts.max_cluster /= 2;  // a slice of a device
   return cudaSuccess;
 }
 
@@ -117,9 +118,10 @@ Problem backward_problem(const rmsnorm_backward_args& args) {
   return problem;
 }
 
-Launchers launchers_of(std::int32_t x_dtype, std::int32_t gamma_dtype) {
-  const bool float32_gamma = gamma_dtype == RMSNORM_FLOAT32;
-  switch (x_dtype) {
+template <class Args>
+Launchers launchers_of(const Args& args) {
+  const bool float32_gamma = args.gamma != nullptr && args.gamma_dtype == RMSNORM_FLOAT32;
+  switch (args.x.dtype) {
     case RMSNORM_FLOAT64:
       return float64_launchers();
     case RMSNORM_FLOAT32:
@@ -133,7 +135,7 @@ Launchers launchers_of(std::int32_t x_dtype, std::int32_t gamma_dtype) {
 
 std::int32_t forward(const rmsnorm_forward_args* args) {
   if (dtype_refusal(args) != nullptr) return RMSNORM_UNSUPPORTED;
-  return run_forward(*args, launchers_of(args->x.dtype, args->gamma_dtype).forward);
+  return run_forward(*args, launchers_of(*args).forward);
 }
 
 std::size_t partials_bytes(const BackwardPlan& plan, const rmsnorm_backward_args& args) {
@@ -150,7 +152,7 @@ std::size_t backward_workspace_bytes(const rmsnorm_backward_args* args) {
 
 std::int32_t backward(const rmsnorm_backward_args* args) {
   if (dtype_refusal(args) != nullptr) return RMSNORM_UNSUPPORTED;
-  return run_backward(*args, launchers_of(args->x.dtype, args->gamma_dtype).backward);
+  return run_backward(*args, launchers_of(*args).backward);
 }
 
 const char* error_text(std::int32_t status) {

@@ -11,9 +11,11 @@ template <class T>
 ElementWindows<T> windows_of(const rmsnorm_backward_args& args) {
   const auto range = [&](const rmsnorm_rows& rows) {
     const auto* data = static_cast<const T*>(rows.data);
-    const std::int64_t inner = rows.inner_rows < args.rows ? rows.inner_rows : args.rows;
-    const std::int64_t last =
-        (args.rows - 1) / inner * rows.outer_stride + (inner - 1) * rows.inner_stride;
+    const std::int64_t inner = rows.inner_rows, outer = (args.rows - 1) / inner;
+    std::int64_t last = outer * rows.outer_stride + (args.rows - 1) % inner * rows.inner_stride;
+    // The last outer index may have fewer rows than the one before.
+    if (outer > 0)
+      last = std::max(last, (outer - 1) * rows.outer_stride + (inner - 1) * rows.inner_stride);
     return std::pair(data, data + last + args.cols);
   };
   const auto [x_begin, x_end] = range(args.x);

@@ -119,11 +119,12 @@ TEST_CASE("CUDA kernels pass on many rows on both sides of every edge of the pla
         check_passes(*tuned, Operation::gamma, {rows, cols, dtype});
     }
   }
-  for (const std::int64_t cols : {33, 257, 2304, 4096, 4097, 8192, 16384, 16385}) {
+  for (const std::int64_t cols :
+       {33, 257, 1032, 2304, 4096, 4097, 8192, 12288, 16384, 16385, 20000, 65544}) {
     const std::int64_t rows = std::max<std::int64_t>(401, 1'000'001 / cols);
     for (const Layout layout : {Layout::offset, Layout::row_strided, Layout::heads}) {
-      check_passes(*tuned, Operation::backward,
-                   {rows, cols, Dtype::float16, layout, GammaKind::float32});
+      for (const Operation operation : {Operation::forward, Operation::backward})
+        check_passes(*tuned, operation, {rows, cols, Dtype::float16, layout, GammaKind::float32});
     }
   }
 }

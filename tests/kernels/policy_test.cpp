@@ -50,6 +50,22 @@ TEST_CASE("The forward's reduction does not depend on the number of rows", "[pol
   }
 }
 
+TEST_CASE("A persistent forward has a cluster at least, on a slice of a device as well",
+          "[policy]") {
+  for (const int sms : {1, 8, 14, 16, 26, 132}) {
+    Device device;
+    device.sms = sms;
+    device.max_cluster = 16;
+    for (const std::int64_t cols : {32776, 53256, 65536, 131072, 262144}) {
+      const ForwardPlan plan = plan_forward(problem(1000, cols, 2), device);
+      CAPTURE(sms, cols);
+      REQUIRE(plan.path == ForwardPath::ring);
+      CHECK(plan.blocks >= plan.cluster);
+      CHECK(plan.blocks % plan.cluster == 0);
+    }
+  }
+}
+
 TEST_CASE("Every column of a row has a thread in the forward", "[policy]") {
   for (const std::int64_t cols : kCols) {
     for (const int bytes : {2, 4}) {
@@ -343,7 +359,10 @@ TEST_CASE("A gradient that nobody wants has no blocks and no scratch", "[policy]
     CHECK(plan.partial_rows == 0);
     p.wants_dgamma = true;
     p.wants_dx = false;
-    p.rows = 0;
-    CHECK(plan_backward(p, Device{}).row_blocks == 0);
+    p.rows = 4;
+    const BackwardPlan few = plan_backward(p, Device{});
+    if (few.path != BackwardPath::split) continue;
+    CHECK(few.row_blocks == 0);
+    CHECK(few.blocks > 0);
   }
 }

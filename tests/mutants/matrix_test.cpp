@@ -103,7 +103,8 @@ TEST_CASE("the mutants' grid takes every path of tuned on CUDA", "[matrix]") {
     const kernels::cuda::BackwardPlan plan = plan_backward(plain, {});
     backward.insert({plan.path, plain.aligned, plan.elements, plan.cluster > 1});
   }
-  // any is for float64, two_pass for longer rows than a cluster takes and for older devices.
+  // any is for float64 and longer rows still, two_pass for longer rows than a cluster takes and for
+  // older devices.
   for (const auto& [path, aligned] :
        std::initializer_list<std::pair<ForwardPath, bool>>{{ForwardPath::lanes, true},
                                                            {ForwardPath::block, true},
