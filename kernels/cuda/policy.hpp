@@ -57,6 +57,7 @@ struct ForwardPlan {
   float pace = 0;   ///< rows that a block may be ahead of the mean; 0: not held back
 };
 
+/// For one row or more.
 ForwardPlan plan_forward(const Problem& problem, const Device& device);
 
 enum class BackwardPath {
@@ -114,8 +115,9 @@ constexpr std::size_t thread_ring_bytes(int vectors, int stages) {
 /// Rows that the stages of a ring hold for all groups together.
 constexpr std::int64_t kMaxRingSlots = 48;
 
-/// Threads that share a slice of a row that starts anywhere, in a block of a cluster.
-constexpr std::int64_t kShiftedClusterThreads = 480;
+/// Threads that share the longest rows that start anywhere, or a slice of one: with the warp that
+/// issues the copies sixteen warps, which may have 128 registers each.
+constexpr int kElementThreads = 480;
 
 /// Rows after which rows that start anywhere start equally far past a 16-byte boundary again.
 std::int64_t shift_period(const Problem& problem);

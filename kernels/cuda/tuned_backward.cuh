@@ -37,11 +37,7 @@ __device__ __forceinline__ void write_partial_row(float (&sums)[V][W], float* fo
     const std::int64_t column = columns(j);
     if (column < 0) continue;
     if constexpr (W % 4 == 0) {
-#pragma unroll
-      for (int e = 0; e < W; e += 4) {
-        *reinterpret_cast<float4*>(partial + column + e) =
-            make_float4(sums[j][e], sums[j][e + 1], sums[j][e + 2], sums[j][e + 3]);
-      }
+      store_floats(partial + column, sums[j]);
     } else {
 #pragma unroll
       for (int e = 0; e < W; ++e) partial[column + e] = sums[j][e];

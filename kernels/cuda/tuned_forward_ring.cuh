@@ -64,17 +64,7 @@ __global__ void __launch_bounds__(kForwardRingThreads + 32, 1)
           sum = add_squares<F>(sum, values, (first_vector + vector(j)) * W, p);
         }
         sum = lanes_sum(sum);
-        // Every warp leaves its sum with every block; the barrier of this turn counts the bytes
-        // that come.
-        const unsigned slot = turn % kExchanges;
-        if (thread == 0) {
-          barrier_arrive_expect(exchanged + slot * 8,
-                                static_cast<unsigned>(ring.cluster * kWarps) * 4);
-        }
-        if (lane < ring.cluster) {
-          store_remote(sum, shared_address(&header.cluster_sums[slot][rank][thread / 32]),
-                       exchanged + slot * 8, static_cast<unsigned>(lane));
-        }
+        send_to_cluster(sum, ring, kWarps, header, exchanged, turn, rank, thread, lane);
       }
       if (turn > 0) {
         const std::int64_t write_row = row - row_step;

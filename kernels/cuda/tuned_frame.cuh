@@ -224,11 +224,7 @@ __global__ void __launch_bounds__(kFrameShape<V>.threads, kFrameShape<V>.blocks)
 #pragma unroll
   for (int j = 0; j < V; ++j) {
     if (!has(j)) continue;
-#pragma unroll
-    for (int e = 0; e < W; e += 4) {
-      *reinterpret_cast<float4*>(fold + vector(j) * W + e) =
-          make_float4(sums[j][e], sums[j][e + 1], sums[j][e + 2], sums[j][e + 3]);
-    }
+    store_floats(fold + vector(j) * W, sums[j]);
   }
   __syncthreads();
   const int pitch = static_cast<int>(p.pitch);

@@ -106,6 +106,21 @@ class Pacer {
   unsigned left_ = 0, begin_ = 0, seen_ = 0;
 };
 
+/// Leaves a warp's sum of a turn with every block of the cluster, where the barrier of the turn
+/// counts the bytes that come: of `warps` warps of each block, the first of them.
+__device__ __forceinline__ void send_to_cluster(float sum, const RingParams& ring, int warps,
+                                                RingHeader& header, BarrierAddress exchanged,
+                                                unsigned turn, unsigned rank, int thread,
+                                                int lane) {
+  const unsigned slot = turn % kExchanges;
+  if (thread == 0)
+    barrier_arrive_expect(exchanged + slot * 8, static_cast<unsigned>(ring.cluster * warps) * 4);
+  if (lane < ring.cluster) {
+    store_remote(sum, shared_address(&header.cluster_sums[slot][rank][thread / 32]),
+                 exchanged + slot * 8, static_cast<unsigned>(lane));
+  }
+}
+
 /// The sum of all warps of a cluster of up to 16 blocks: each lane adds some, a shuffle the rest.
 __device__ __forceinline__ float sum_of_cluster(const float* sums, int cluster) {
   const int lane = static_cast<int>(threadIdx.x) % 32;

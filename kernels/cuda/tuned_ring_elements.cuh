@@ -46,12 +46,21 @@ struct Window {
   unsigned bytes, offset;
 };
 
-/// `low` and `high` bound what may be read, rounded inwards to 16 bytes.
+/// What may be read, in whole 16 bytes.
+struct Readable {
+  std::uintptr_t low, high;
+
+  template <class T>
+  __device__ __forceinline__ Readable(const T* begin, const T* end)
+      : low((reinterpret_cast<std::uintptr_t>(begin) + 15) & ~std::uintptr_t{15}),
+        high(reinterpret_cast<std::uintptr_t>(end) & ~std::uintptr_t{15}) {}
+};
+
 __device__ __forceinline__ Window window_around(std::uintptr_t first, std::uintptr_t last,
-                                                std::uintptr_t low, std::uintptr_t high) {
+                                                const Readable& readable) {
   const std::uintptr_t base = first & ~std::uintptr_t{127};
-  const std::uintptr_t from = max(base, low),
-                       until = min((last + 127) & ~std::uintptr_t{127}, high);
+  const std::uintptr_t from = max(base, readable.low),
+                       until = min((last + 127) & ~std::uintptr_t{127}, readable.high);
   return {from, until > from ? static_cast<unsigned>(until - from) : 0,
           static_cast<unsigned>(from - base)};
 }
@@ -85,14 +94,8 @@ __device__ __forceinline__ void issue_windows(const BackwardParams<T>& p, const 
   Pacer pacer(ring.pace, ring.groups);
   const std::int64_t start = copies ? layout.first_row : 0;
   RowCursor<T> x(p.x, start, layout.row_step, 0), dy(p.dy, start, layout.row_step, 0);
-  const auto up = [](const T* pointer) {
-    return (reinterpret_cast<std::uintptr_t>(pointer) + 15) & ~std::uintptr_t{15};
-  };
-  const auto down = [](const T* pointer) {
-    return reinterpret_cast<std::uintptr_t>(pointer) & ~std::uintptr_t{15};
-  };
-  const std::uintptr_t x_low = up(windows.x_begin), x_high = down(windows.x_end);
-  const std::uintptr_t dy_low = up(windows.dy_begin), dy_high = down(windows.dy_end);
+  const Readable x_bytes(windows.x_begin, windows.x_end),
+      dy_bytes(windows.dy_begin, windows.dy_end);
   const std::uintptr_t row_bytes = p.cols * sizeof(T);
   const BarrierAddress full = shared_address(header.full), empty = shared_address(header.empty);
   const std::uint32_t to = shared_address(stages);
@@ -107,8 +110,8 @@ __device__ __forceinline__ void issue_windows(const BackwardParams<T>& p, const 
       const unsigned slot = layout.slot(stage);
       const auto x_first = reinterpret_cast<std::uintptr_t>(x.get()),
                  dy_first = reinterpret_cast<std::uintptr_t>(dy.get());
-      const Window x_window = window_around(x_first, x_first + row_bytes, x_low, x_high);
-      const Window dy_window = window_around(dy_first, dy_first + row_bytes, dy_low, dy_high);
+      const Window x_window = window_around(x_first, x_first + row_bytes, x_bytes);
+      const Window dy_window = window_around(dy_first, dy_first + row_bytes, dy_bytes);
       const auto covers = [&](const Window& window, std::uintptr_t first) {
         return window.from <= first && first + row_bytes <= window.from + window.bytes;
       };

@@ -29,7 +29,7 @@ template <Fault K>
 BackwardPlan ring_with_kernels(BackwardPlan plan) {
   if (!has_all_kernels(K) && plan.elements) {
     plan.groups = 1;
-    plan.group_threads = 480;
+    plan.group_threads = kElementThreads;
     plan.vectors = 32;
   }
   return plan;
@@ -84,12 +84,12 @@ cudaError_t launch_ring(const rmsnorm_backward_args& args, const BackwardPlan& p
         case 20224:
           return run(integral_constant<int, 20>{}, integral_constant<int, 224>{});
         case 20480:
-          return run(integral_constant<int, 20>{}, integral_constant<int, 480>{});
+          return run(integral_constant<int, 20>{}, integral_constant<int, kElementThreads>{});
         default:
           break;
       }
     }
-    return run(integral_constant<int, 32>{}, integral_constant<int, 480>{});
+    return run(integral_constant<int, 32>{}, integral_constant<int, kElementThreads>{});
   }
   ring.part_bytes = ring_part_bytes(problem, plan);
   ring.slice = ring.part_bytes / 16;

@@ -14,10 +14,6 @@
 
 namespace rmsnorm::kernels::cuda {
 
-/// Consumers of a shifted cluster's block: with the warp that issues the copies sixteen warps,
-/// which may have 128 registers each.
-constexpr int kShiftedThreads = static_cast<int>(kShiftedClusterThreads);
-
 /// Neighbours in a cluster's sequence of rows that have one shift: rows first, first + period, ...
 struct ShiftedRun {
   std::int64_t first_row, rows;
@@ -82,14 +78,8 @@ __device__ __forceinline__ void issue_slices(const BackwardParams<T>& p, const R
                                              const ElementWindows<T>& windows, int period_bits,
                                              const FrameSlice<T>& slice, RingHeader& header,
                                              unsigned char* stages) {
-  const auto up = [](const T* pointer) {
-    return (reinterpret_cast<std::uintptr_t>(pointer) + 15) & ~std::uintptr_t{15};
-  };
-  const auto down = [](const T* pointer) {
-    return reinterpret_cast<std::uintptr_t>(pointer) & ~std::uintptr_t{15};
-  };
-  const std::uintptr_t x_low = up(windows.x_begin), x_high = down(windows.x_end);
-  const std::uintptr_t dy_low = up(windows.dy_begin), dy_high = down(windows.dy_end);
+  const Readable x_bytes(windows.x_begin, windows.x_end),
+      dy_bytes(windows.dy_begin, windows.dy_end);
   const BarrierAddress full = shared_address(header.full), empty = shared_address(header.empty);
   const std::uint32_t to = shared_address(stages);
   const unsigned clusters = gridDim.x / ring.cluster;
@@ -116,8 +106,8 @@ __device__ __forceinline__ void issue_slices(const BackwardParams<T>& p, const R
                  dy_first = reinterpret_cast<std::uintptr_t>(dy.get());
       Window x_window{x_first, 0, 0}, dy_window{dy_first, 0, 0};
       if (bytes > 0) {
-        x_window = window_around(x_first, x_first + bytes, x_low, x_high);
-        dy_window = window_around(dy_first, dy_first + bytes, dy_low, dy_high);
+        x_window = window_around(x_first, x_first + bytes, x_bytes);
+        dy_window = window_around(dy_first, dy_first + bytes, dy_bytes);
       }
       const unsigned x_part = 2 * ring.part_bytes * static_cast<unsigned>(stage),
                      dy_part = x_part + ring.part_bytes;
@@ -165,12 +155,12 @@ __device__ __forceinline__ float sum_of_slices(const float* sums, int cluster) {
 /// A row spread over the blocks of a cluster as in backward_ring_cluster_kernel, in the frame of
 /// the row as in backward_ring_shifted_kernel.
 template <class T, class G, int V, Fault F>
-__global__ void __launch_bounds__(kShiftedThreads + 32, 1)
+__global__ void __launch_bounds__(kElementThreads + 32, 1)
     backward_ring_shifted_cluster_kernel(BackwardParams<T> p, const G* __restrict__ gamma,
                                          RingParams ring, ElementWindows<T> windows,
                                          int period_bits) {
 #if __CUDA_ARCH__ >= 900  // the policy never chooses it below
-  constexpr int W = kPack<T>, kThreads = kShiftedThreads, kWarps = kThreads / 32;
+  constexpr int W = kPack<T>, kThreads = kElementThreads, kWarps = kThreads / 32;
   // A block may be two turns ahead of another, which may be reading the sums of the turn before.
   static_assert(kExchanges >= 4);
   extern __shared__ __align__(128) unsigned char shared[];
@@ -260,17 +250,7 @@ __global__ void __launch_bounds__(kShiftedThreads + 32, 1)
             add_vector<F>(x[j], dy[j], scale[j], rstd, dot, sums[j], row, begin, p);
           }
           dot = lanes_sum(dot);
-          // Every warp leaves its sum with every block; the barrier of this turn counts the bytes
-          // that come.
-          const unsigned slot = turn % kExchanges;
-          if (thread == 0) {
-            barrier_arrive_expect(exchanged + slot * 8,
-                                  static_cast<unsigned>(ring.cluster * kWarps) * 4);
-          }
-          if (lane < ring.cluster) {
-            store_remote(dot, shared_address(&header.cluster_sums[slot][rank][thread / 32]),
-                         exchanged + slot * 8, static_cast<unsigned>(lane));
-          }
+          send_to_cluster(dot, ring, kWarps, header, exchanged, turn, rank, thread, lane);
           ++turn;
           if (++stage == ring.stages) {
             stage = 0;
@@ -317,11 +297,7 @@ __global__ void __launch_bounds__(kShiftedThreads + 32, 1)
 #pragma unroll
       for (int j = 0; j < V; ++j) {
         group_barrier(0, kThreads);
-#pragma unroll
-        for (int e = 0; e < W; e += 4) {
-          *reinterpret_cast<float4*>(fold + thread * W + e) =
-              make_float4(sums[j][e], sums[j][e + 1], sums[j][e + 2], sums[j][e + 3]);
-        }
+        store_floats(fold + thread * W, sums[j]);
         group_barrier(0, kThreads);
         const int from = first_column + j * kThreads * W;
         const int until = min(cols, first_column + vectors * W) - from;

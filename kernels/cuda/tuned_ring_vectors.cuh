@@ -70,11 +70,7 @@ struct RingSlice {
 #pragma unroll
     for (int j = 0; j < V; ++j) {
       if (!has(j)) continue;
-#pragma unroll
-      for (int e = 0; e < W; e += 4) {
-        *reinterpret_cast<float4*>(partial + column(j) + e) =
-            make_float4(sums[j][e], sums[j][e + 1], sums[j][e + 2], sums[j][e + 3]);
-      }
+      store_floats(partial + column(j), sums[j]);
     }
   }
 };
@@ -190,17 +186,7 @@ __global__ void __launch_bounds__(kRingThreads + 32, 1)
         barrier_wait(full + static_cast<unsigned>(stage) * 8, parity);
         const float dot =
             lanes_sum(slice.add(part, ring.part_bytes, scale, rstds[0], sums, row, p));
-        // Every warp leaves its sum with every block; the barrier of this turn counts the bytes
-        // that come.
-        const unsigned slot = turn % kExchanges;
-        if (thread == 0) {
-          barrier_arrive_expect(exchanged + slot * 8,
-                                static_cast<unsigned>(ring.cluster * kWarps) * 4);
-        }
-        if (lane < ring.cluster) {
-          store_remote(dot, shared_address(&header.cluster_sums[slot][rank][thread / 32]),
-                       exchanged + slot * 8, static_cast<unsigned>(lane));
-        }
+        send_to_cluster(dot, ring, kWarps, header, exchanged, turn, rank, thread, lane);
       }
       if (turn >= kAhead) {
         const float write_rstd = rstds[kAhead];

@@ -141,6 +141,17 @@ __device__ __forceinline__ uint4 joined(const uint4& low, const uint4& high, int
   return {words[0], words[1], words[2], words[3]};
 }
 
+/// `to` is at a 16-byte boundary.
+template <int W>
+__device__ __forceinline__ void store_floats(float* to, const float (&values)[W]) {
+  static_assert(W % 4 == 0);
+#pragma unroll
+  for (int e = 0; e < W; e += 4) {
+    *reinterpret_cast<float4*>(to + e) =
+        make_float4(values[e], values[e + 1], values[e + 2], values[e + 3]);
+  }
+}
+
 /// A power of two of neighbouring lanes of a warp, by its exponent: dividing by a number that the
 /// compiler does not know takes fifty instructions.
 struct LaneGroup {

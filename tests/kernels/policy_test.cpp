@@ -191,7 +191,8 @@ TEST_CASE("Every column of a row has a thread in the backward, and the ring fits
                 CHECK(plan.stages == tiny_shape(plan.vectors).stages);
                 CHECK(tiny_shared_bytes(plan) <= shared);
                 // Where the rings were, every warp leaves its sums.
-                CHECK(tiny_shared_bytes(plan) >= plan.group_threads / 32 * cols * 4);
+                CHECK(static_cast<std::int64_t>(tiny_shared_bytes(plan)) >=
+                      plan.group_threads / 32 * cols * 4);
               }
               if (plan.path != BackwardPath::ring) continue;
               // A shifted row may need a vector more.
@@ -312,9 +313,9 @@ TEST_CASE("A shifted cluster has a partial row for every shift that it meets", "
         const std::int64_t clusters = plan.blocks / plan.cluster;
         CHECK(clusters <= rows);
         CHECK(plan.partial_rows == clusters + std::min(rows, shift_period(p)) - 1);
-        CHECK(plan.group_threads == kShiftedClusterThreads);
+        CHECK(plan.group_threads == kElementThreads);
         CHECK((plan.vectors >= 3 && plan.vectors <= 5));
-        CHECK(slice_vectors(p, plan.cluster) <= kShiftedClusterThreads * plan.vectors);
+        CHECK(slice_vectors(p, plan.cluster) <= kElementThreads * plan.vectors);
       }
     }
   }

@@ -1,66 +1,25 @@
-#include "kernels/cuda/policy.hpp"
-
-#include <algorithm>
 #include <limits>
-#include <numeric>
+
+#include "kernels/cuda/policy_rows.hpp"
 
 namespace rmsnorm::kernels::cuda {
 namespace {
 
-constexpr std::int64_t kPackBytes = 16;
-constexpr std::int64_t kWarp = 32;
-constexpr std::int64_t kLaneVectors = 4;  // vectors that a lane holds of a row
 constexpr std::int64_t kLaneElements =
     8;  // elements that a lane holds of a row that is not aligned
-constexpr std::int64_t kMaxBlockThreads = 512;
-constexpr std::int64_t kElementThreads = 480;  // of the longest rows that start anywhere
-// The longest rows in registers. Of those that start anywhere, few blocks fit an SM from here on,
-// and less than 64 KB is in flight: they go to shared memory.
-constexpr std::int64_t kForwardBlockVectors = 2048;
-constexpr std::int64_t kForwardPeelVectors = 1280;
-constexpr std::int64_t kFrameForwardBytes = 512;  // the longest rows that a forward's frames take
 constexpr std::int64_t kFrameMaxCols = 1152;
-constexpr std::int64_t kFrameLaneSlots = 8;  // parts of a row that a lane adds up
 constexpr std::int64_t kSplitMaxRows = 384;  // measured crossover at 4096 columns
 constexpr std::int64_t kSplitMaxBytes = std::int64_t{4} << 20;
 // A block computes dx of a row: longer ones are shared out over a cluster.
 constexpr std::int64_t kSplitMaxAccesses = 3072, kSplitMaxElements = 6144;
-constexpr std::int64_t kSharedBytesPerSm = 227 * 1024;
 constexpr std::int64_t kWindowSlack =
     256;  // a window may start and end up to 128 bytes outside its row
 constexpr std::size_t kThreadRingStatics = 8192;  // beside the rings: rstd or sums of warps
 constexpr std::int64_t kMaxPartialBytes = std::int64_t{8} << 20;
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b;
-}
-std::int64_t round_up(std::int64_t a, std::int64_t b) {
-  return ceil_div(a, b) * b;
-}
-
-std::int64_t power_of_two_at_least(std::int64_t value) {
-  std::int64_t power = 1;
-  while (power < value) power *= 2;
-  return power;
-}
-
-std::int64_t row_bytes(const Problem& p) {
-  return p.cols * p.element_bytes;
-}
-
-/// 16-byte vectors in a row; rounded down and one more where rows start anywhere.
-std::int64_t row_vectors(const Problem& p) {
-  return p.aligned ? row_bytes(p) / kPackBytes : row_bytes(p) / kPackBytes + 1;
-}
-
-/// Vectors per thread: two or more, because one 16-byte load per thread leaves too few bytes in
-/// flight; four before blocks get so large that few fit an SM.
-std::int64_t forward_vectors(const Problem& p, std::int64_t vectors) {
-  return vectors <= (p.element_bytes == 4 ? 1024 : 512) ? 2 : 4;
-}
-
-bool is_shorter_than_vector(const Problem& p) {
-  return row_bytes(p) < kPackBytes;
+/// Partial rows of dgamma that the scratch has room for; none where a single one is larger.
+std::int64_t affordable_partials(const Problem& p) {
+  return kMaxPartialBytes / (partial_pitch(p.cols) * (p.float64 ? 8 : 4));
 }
 
 bool is_few(const Problem& p) {
@@ -88,19 +47,11 @@ BackwardPlan split_plan(const Problem& p, const Device& device) {
   const std::int64_t slots = plan.group_threads / plan.column_threads;
   const std::int64_t wanted = std::max<std::int64_t>(1, 8 * device.sms / column_blocks);
   const std::int64_t useful = std::max<std::int64_t>(1, ceil_div(p.rows, 32 * slots));
-  const std::int64_t row_size = partial_pitch(p.cols) * (p.float64 ? 8 : 4);
-  const std::int64_t allowed = std::max<std::int64_t>(1, kMaxPartialBytes / row_size);
+  const std::int64_t allowed = std::max<std::int64_t>(1, affordable_partials(p));
   const std::int64_t chunks = std::min({wanted, useful, allowed});
   plan.blocks = plan.row_blocks + static_cast<int>(p.wants_dgamma ? column_blocks * chunks : 0);
   plan.partial_rows = p.wants_dgamma && chunks > 1 ? static_cast<int>(chunks) : 0;
   return plan;
-}
-
-/// Blocks that give every group the same number of rows, or one row less: fewer partial rows for
-/// the same time.
-int even_blocks(std::int64_t rows, std::int64_t groups, std::int64_t most) {
-  const std::int64_t rounds = ceil_div(rows, groups * most);
-  return static_cast<int>(std::max<std::int64_t>(1, ceil_div(rows, groups * rounds)));
 }
 
 /// The lanes of a row and what each holds, the fewest places empty.
@@ -156,33 +107,11 @@ BackwardPlan tiny_plan(const Problem& p, const Device& device) {
   return plan;
 }
 
-/// Blocks of frames that an SM holds.
-std::int64_t frame_resident(FrameShape shape, std::int64_t threads, std::size_t shared_bytes) {
-  constexpr std::int64_t kRegisters = 65536, kReserved = 1024;  // of shared memory, per block
-  const std::int64_t registers = kRegisters / (shape.threads * shape.blocks) / 8 * 8;
-  const auto shared = static_cast<std::int64_t>(shared_bytes) + kReserved;
-  return std::clamp<std::int64_t>(
-      std::min(kRegisters / (registers * threads), (kSharedBytesPerSm + kReserved) / shared), 1,
-      16);
-}
-
-/// Rows that are a whole number of vectors together, and no fewer are.
-std::int64_t period_rows_of(const Problem& p) {
-  const std::int64_t width = kPackBytes / p.element_bytes;
-  return width / std::gcd(width, p.cols);
-}
-
-/// The most pieces that a row may have: what it has of each 16 bytes of memory.
-std::int64_t row_pieces(const Problem& p) {
-  const std::int64_t width = kPackBytes / p.element_bytes;
-  return ceil_div(p.cols + width - 1, width);
-}
-
 /// As many threads in a block as leave an SM with the most vectors at work, of those whose tile is
 /// whole periods.
 BackwardPlan frame_plan(const Problem& p, const Device& device) {
   const std::int64_t width = kPackBytes / p.element_bytes;
-  const std::int64_t period_rows = period_rows_of(p);
+  const std::int64_t period_rows = shift_period(p);
   const std::int64_t period_vectors = period_rows * p.cols / width;
   // Two blocks for every SM where there are few rows.
   const std::int64_t most_periods = ceil_div(p.rows, 2 * device.sms * period_rows);
@@ -213,8 +142,8 @@ BackwardPlan frame_plan(const Problem& p, const Device& device) {
   best.lanes = static_cast<int>(
       std::min(kWarp, power_of_two_at_least(ceil_div(row_pieces(p), kFrameLaneSlots))));
   while (best.lanes * best.tile_rows > best.group_threads) best.lanes /= 2;
-  const std::int64_t affordable = kMaxPartialBytes / (partial_pitch(p.cols) * 4);
-  best.blocks = even_blocks(p.rows, best.tile_rows, std::min(resident * device.sms, affordable));
+  best.blocks =
+      even_blocks(p.rows, best.tile_rows, std::min(resident * device.sms, affordable_partials(p)));
   best.partial_rows = p.wants_dgamma ? best.blocks : 0;
   return best;
 }
@@ -246,20 +175,14 @@ BackwardPlan groups_plan(const Problem& p, const Device& device) {
   BackwardPlan plan;
   plan.path = BackwardPath::groups;
   shape_groups(p, plan);
-  const std::int64_t affordable = kMaxPartialBytes / (partial_pitch(p.cols) * 4);
-  plan.blocks = even_blocks(p.rows, plan.groups, std::min<std::int64_t>(device.sms, affordable));
+  plan.blocks =
+      even_blocks(p.rows, plan.groups, std::min<std::int64_t>(device.sms, affordable_partials(p)));
   plan.partial_rows = p.wants_dgamma ? plan.blocks : 0;
   return plan;
 }
 
-/// Vectors in the frame of a row that starts anywhere.
-std::int64_t frame_vectors(const Problem& p) {
-  return ceil_div(row_bytes(p) + kPackBytes - p.element_bytes, kPackBytes);
-}
-
 /// Vectors of a frame that one block holds, four per thread: with more they would spill.
 constexpr std::int64_t kShiftedVectors = 4 * kElementThreads;
-static_assert(kElementThreads == kShiftedClusterThreads);
 
 /// Blocks that share a row that starts anywhere. In a cluster five vectors per thread do not spill,
 /// but beside a float32 gamma; slices of so many leave room for three stages.
@@ -294,7 +217,7 @@ void shape_shifted_cluster(const Problem& p, BackwardPlan& plan) {
   plan.cluster = static_cast<int>(shifted_cluster(p));
   plan.vectors = static_cast<int>(
       std::max<std::int64_t>(3, ceil_div(slice_vectors(p, plan.cluster), kElementThreads)));
-  plan.group_threads = static_cast<int>(kElementThreads);
+  plan.group_threads = kElementThreads;
   plan.pace = plan.vectors == 3 ? 1.0f : 0.25f;
 }
 
@@ -304,14 +227,6 @@ std::int64_t blocks_multiple(const Problem& p, const BackwardPlan& plan) {
   if (p.aligned || plan.elements || plan.cluster > 1) return 1;
   const std::int64_t period = shift_period(p);
   return period / std::gcd(period, std::int64_t{plan.groups});
-}
-
-/// Clusters of a size that the device holds at once. Those of 4 and more do not tile its processor
-/// clusters: fewer are resident than blocks alone.
-std::int64_t resident_clusters(std::int64_t cluster, const Device& device) {
-  return cluster <= 2   ? device.sms / cluster
-         : cluster == 4 ? device.sms / 4 - 3
-                        : device.sms / cluster - 1;
 }
 
 /// Shared memory beside the ring through which a shifted cluster's sums of dgamma go to their
@@ -356,16 +271,15 @@ BackwardPlan ring_plan(const Problem& p, const Device& device) {
   }
   most_stages = std::min(most_stages, kMaxRingSlots / plan.groups);
   const std::int64_t ring_bytes = std::min<std::int64_t>(kSharedBytesPerSm, device.shared_bytes) -
-                                  kRingHeaderBytes - 128 - fold_bytes(p, plan);
+                                  kRingFixedBytes - fold_bytes(p, plan);
   // A cluster holds the rows whose dots run ahead of their dx: two, or one of four vectors.
   const std::int64_t least_stages = plan.cluster > 1 && plan.vectors == 2 ? 3 : 2;
   plan.stages = static_cast<int>(std::clamp<std::int64_t>(
       ring_bytes / (2 * plan.groups * ring_part_bytes(p, plan)), least_stages, most_stages));
   const std::int64_t resident = resident_clusters(plan.cluster, device);
-  const std::int64_t affordable = kMaxPartialBytes / (partial_pitch(p.cols) * 4);
   const std::int64_t multiple = blocks_multiple(p, plan);
   const std::int64_t most =
-      std::max(multiple, std::min(resident, affordable) / multiple * multiple);
+      std::max(multiple, std::min(resident, affordable_partials(p)) / multiple * multiple);
   const int rings = static_cast<int>(round_up(even_blocks(p.rows, plan.groups, most), multiple));
   plan.blocks = rings * plan.cluster;
   plan.partial_rows = p.wants_dgamma ? rings : 0;
@@ -381,135 +295,7 @@ bool ring_takes(const Problem& p, const Device& device) {
   return ceil_div(row_vectors(p), device.max_cluster) <= 4 * kMaxBlockThreads;
 }
 
-/// Lanes for the sum of a row, by cols and dtype alone: they order it. Rows of whole vectors get
-/// those of ForwardPath::lanes, so that they have the bits that they have there where they start at
-/// a 16-byte boundary.
-int forward_frame_lanes(const Problem& p) {
-  const std::int64_t width = kPackBytes / p.element_bytes;
-  return static_cast<int>(power_of_two_at_least(
-      p.cols % width == 0 ? p.cols / width : ceil_div(row_pieces(p), kFrameLaneSlots)));
-}
-
-/// As many threads in a block as leave an SM with the most vectors at work, of those whose vectors
-/// are whole periods; of equals the fewest, whose barriers hold up fewer.
-ForwardPlan forward_frame_plan(const Problem& p, const Device& device) {
-  constexpr std::int64_t kLeastThreads = 128;
-  const std::int64_t width = kPackBytes / p.element_bytes;
-  const std::int64_t period_rows = period_rows_of(p);
-  const std::int64_t period_vectors = period_rows * p.cols / width;
-  ForwardPlan plan;
-  plan.path = ForwardPath::frame;
-  plan.lanes = forward_frame_lanes(p);
-  plan.vectors = kForwardFrameVectors;
-  constexpr FrameShape shape = kForwardFrameShape;
-  plan.stages = shape.stages;
-  ForwardPlan best;
-  std::int64_t most_at_work = 0, resident = 1;
-  for (std::int64_t threads = kLeastThreads; threads <= shape.threads; threads += kWarp) {
-    const std::int64_t periods =
-        std::min(threads / period_vectors, threads / (plan.lanes * period_rows));
-    if (periods == 0) continue;
-    plan.threads = static_cast<int>(threads);
-    plan.rows = static_cast<int>(plan.vectors * periods * period_rows);
-    const std::int64_t fit = frame_resident(shape, threads, frame_shared_bytes(p, plan));
-    const std::int64_t at_work = periods * period_vectors * fit;
-    if (at_work <= most_at_work) continue;
-    most_at_work = at_work;
-    resident = fit;
-    best = plan;
-  }
-  // Two blocks for every SM where there are few rows; the threads do not depend on them.
-  const std::int64_t shared_out =
-      round_up(ceil_div(p.rows, 2 * device.sms), best.vectors * period_rows);
-  best.rows = static_cast<int>(std::min<std::int64_t>(best.rows, shared_out));
-  best.blocks = even_blocks(p.rows, best.rows, resident * device.sms);
-  return best;
-}
-
-/// Slices of 26 to 52 KB, four to six of which fit a block: with less, the blocks wait for each
-/// other's sums and not for memory. Up to 64 KB for the longest rows; those that do not fit leave
-/// the plan without stages.
-ForwardPlan forward_ring_plan(const Problem& p, const Device& device) {
-  constexpr std::int64_t kSliceVectors = 3328, kMostStages = 6;
-  const std::int64_t vectors = row_vectors(p);
-  ForwardPlan plan;
-  plan.path = ForwardPath::ring;
-  plan.threads = kMaxBlockThreads;
-  plan.cluster = static_cast<int>(std::min<std::int64_t>(
-      power_of_two_at_least(ceil_div(vectors, kSliceVectors)), device.max_cluster));
-  const std::int64_t slice = ceil_div(vectors, plan.cluster);
-  plan.vectors = slice <= 4 * kMaxBlockThreads ? 4 : 8;
-  if (slice > 8 * kMaxBlockThreads) return plan;
-  const std::int64_t part = ring_part_bytes(p, plan);
-  const std::int64_t room = static_cast<std::int64_t>(device.shared_bytes - kRingHeaderBytes) - 128;
-  plan.stages = static_cast<int>(std::min(room / part, kMostStages));
-  if (plan.stages < 2) plan.stages = 0;  // one is written while another is summed
-  const std::int64_t clusters =
-      std::max<std::int64_t>(1, std::min(resident_clusters(plan.cluster, device), p.rows));
-  plan.blocks = static_cast<int>(clusters) * plan.cluster;
-  plan.pace = 0.25f;
-  return plan;
-}
-
 }  // namespace
-
-ForwardPlan plan_forward(const Problem& p, const Device& device) {
-  ForwardPlan plan;
-  if (p.float64) return plan;
-  const std::int64_t vectors = row_vectors(p);
-  if (is_shorter_than_vector(p)) {
-    plan.path = ForwardPath::tiny;
-    plan.threads = 256;
-    return plan;
-  }
-  if (!p.aligned && row_bytes(p) <= kFrameForwardBytes) return forward_frame_plan(p, device);
-  if (p.aligned && vectors <= kWarp * kLaneVectors) {
-    plan.path = ForwardPath::lanes;
-    plan.lanes = static_cast<int>(std::min(kWarp, power_of_two_at_least(vectors)));
-    plan.vectors = static_cast<int>(power_of_two_at_least(ceil_div(vectors, plan.lanes)));
-    plan.threads = 256;
-    // Two rows at once where that leaves blocks for every SM; a lane that holds four vectors has
-    // enough in flight.
-    const std::int64_t blocks = ceil_div(p.rows, 2 * plan.threads / plan.lanes);
-    plan.rows = plan.vectors <= 2 && blocks >= 8 * device.sms ? 2 : 1;
-    return plan;
-  }
-  if (!p.aligned && vectors - 1 <= kWarp * kLaneVectors) {
-    plan.path = ForwardPath::peel_warp;
-    plan.vectors = static_cast<int>(power_of_two_at_least(ceil_div(vectors - 1, kWarp)));
-    plan.threads = 256;
-    return plan;
-  }
-  // Peeled rows have no more whole vectors than aligned ones: 4097 columns fit as 4096 do.
-  const std::int64_t whole = row_bytes(p) / kPackBytes;
-  const bool has_clusters = device.compute_capability >= 90;
-  const std::int64_t longest =
-      p.aligned || !has_clusters ? kForwardBlockVectors : kForwardPeelVectors;
-  if (whole <= longest) {
-    plan.path = p.aligned ? ForwardPath::block : ForwardPath::peel;
-    plan.vectors = static_cast<int>(forward_vectors(p, whole));
-    plan.threads = static_cast<int>(round_up(ceil_div(whole, plan.vectors), kWarp));
-    return plan;
-  }
-  // Slices of at most 64 KB: three blocks fit an SM, so that one loads while another exchanges and
-  // a third writes. Up to 48 KB four blocks and more fit, and half the threads each are enough.
-  constexpr std::int64_t kSliceVectors = 4096, kSmallSliceVectors = 3072;
-  const std::int64_t held = slice_vectors(p, 1);
-  const std::int64_t cluster = power_of_two_at_least(ceil_div(held, kSliceVectors));
-  if (has_clusters && p.aligned && cluster > 1) {
-    const ForwardPlan ring = forward_ring_plan(p, device);
-    if (ring.stages > 0) return ring;
-  }
-  if (has_clusters && cluster <= device.max_cluster) {
-    plan.path = ForwardPath::cluster;
-    plan.cluster = static_cast<int>(cluster);
-    plan.threads = held <= kSmallSliceVectors ? 256 : 512;
-    return plan;
-  }
-  plan.path = p.aligned ? ForwardPath::two_pass : ForwardPath::any;
-  plan.threads = kMaxBlockThreads;
-  return plan;
-}
 
 BackwardPlan plan_backward(const Problem& p, const Device& device) {
   if (p.float64 || is_few(p)) return split_plan(p, device);
@@ -544,30 +330,11 @@ std::uint32_t ring_part_bytes(const Problem& p, const BackwardPlan& plan) {
   return static_cast<std::uint32_t>(bytes);
 }
 
-std::uint32_t ring_part_bytes(const Problem& p, const ForwardPlan& plan) {
-  return static_cast<std::uint32_t>(ceil_div(row_vectors(p), plan.cluster) * kPackBytes);
-}
-
-std::size_t ring_shared_bytes(const Problem& p, const ForwardPlan& plan) {
-  return kRingHeaderBytes + 128 + std::size_t{ring_part_bytes(p, plan)} * plan.stages;
-}
-
 std::size_t tiny_shared_bytes(const BackwardPlan& plan) {
   const std::int64_t warps = plan.group_threads / kWarp;
   // x and dy of a tile, and its rows' rstd.
   const std::int64_t stage = 2 * kWarp * plan.vectors * kPackBytes + 4 * plan.tile_rows;
   return static_cast<std::size_t>(warps * plan.stages * stage);
-}
-
-int frame_piece_lanes(const Problem& p) {
-  return static_cast<int>(std::min(kWarp, power_of_two_at_least(row_pieces(p))));
-}
-
-std::size_t frame_shared_bytes(const Problem& p, const ForwardPlan& plan) {
-  const std::int64_t rows = plan.rows, vectors = rows * row_bytes(p) / kPackBytes;
-  // The rings, rstd of every row and of none behind, the sums of the rows' pieces.
-  return static_cast<std::size_t>(plan.stages * plan.vectors * plan.threads * kPackBytes +
-                                  4 * (rows + 1) + 4 * (vectors + rows));
 }
 
 std::size_t frame_shared_bytes(const Problem& p, const BackwardPlan& plan) {
@@ -578,12 +345,11 @@ std::size_t frame_shared_bytes(const Problem& p, const BackwardPlan& plan) {
 }
 
 std::size_t ring_shared_bytes(const Problem& p, const BackwardPlan& plan) {
-  constexpr std::int64_t kHeader = kRingHeaderBytes + 128;  // the stages start at a multiple of 128
   const std::int64_t ring = std::int64_t{2} * plan.stages * plan.groups * ring_part_bytes(p, plan);
   const std::int64_t per_vector = plan.elements ? 1 : kPackBytes / p.element_bytes;
   const std::int64_t fold =
       std::int64_t{plan.groups - 1} * plan.group_threads * plan.vectors * per_vector * 4;
-  return static_cast<std::size_t>(kHeader + std::max(ring + fold_bytes(p, plan), fold));
+  return static_cast<std::size_t>(kRingFixedBytes + std::max(ring + fold_bytes(p, plan), fold));
 }
 
 }  // namespace rmsnorm::kernels::cuda
