@@ -17,16 +17,19 @@
 namespace rmsnorm::bench {
 namespace {
 
-constexpr std::int64_t kRotateFrom =
-    8;  // calls that move less than a cache's 8th stay as they are: hot, and said so
+// Calls that move less than an 8th of the cache that they can count on stay as they are: hot, and
+// said so.
+constexpr std::int64_t kRotateFrom = 8;
 constexpr std::int64_t kRotateCaches = 4;  // what all copies of the inputs together move
 constexpr std::int64_t kMostBuffers = 32;
 constexpr std::int64_t kWarmupReplays = 3;
 
 /// Copies of the inputs that complete calls take in turn: one where the calls move several times
 /// the cache anyway, or so little that a program's own calls would find them in the cache too.
-std::int64_t buffers_for(std::int64_t bytes, std::int64_t cache_bytes) {
-  if (bytes >= kRotateCaches * cache_bytes || bytes * kRotateFrom <= cache_bytes) return 1;
+std::int64_t buffers_for(std::int64_t bytes, const Timer& timer) {
+  const std::int64_t cache_bytes = timer.cache_bytes();
+  if (bytes >= kRotateCaches * cache_bytes || bytes * kRotateFrom <= timer.near_cache_bytes())
+    return 1;
   return std::min(kMostBuffers, (kRotateCaches * cache_bytes + bytes - 1) / bytes);
 }
 
@@ -88,7 +91,7 @@ class CaseBenchmark {
     row.pass = pass;
     row.bytes = bytes_moved(pass, task_.problem);
     if (protocol == Protocol::calls && task_.problem.layout == Layout::contiguous) {
-      row.buffers = buffers_for(row.bytes, timer_.cache_bytes());
+      row.buffers = buffers_for(row.bytes, timer_);
     }
     row.cache = cache_text(protocol, row.bytes, timer_.cache_bytes(), row.buffers);
 

@@ -16,6 +16,7 @@ constexpr std::int64_t kLeastFlushBytes = std::int64_t{64} << 20;
 constexpr std::int64_t kFlushCaches = 4;
 constexpr std::int64_t kLine = 64;
 constexpr std::int64_t kAssumedCacheBytes = std::int64_t{32} << 20;
+constexpr std::int64_t kNearCacheBytes = std::int64_t{32} << 20;
 
 std::int64_t last_level_cache_bytes() {
   for (const int key : {_SC_LEVEL4_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE, _SC_LEVEL2_CACHE_SIZE}) {
@@ -46,6 +47,7 @@ class CpuTimer final : public Timer {
 
   void synchronize() override {}
   std::int64_t cache_bytes() const override { return cache_bytes_; }
+  std::int64_t near_cache_bytes() const override { return std::min(cache_bytes_, kNearCacheBytes); }
 
  private:
   /// By the threads that the calls use: each core has caches of its own.

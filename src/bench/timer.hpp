@@ -52,6 +52,9 @@ class Timer {
 
   /// Of the last-level cache.
   virtual std::int64_t cache_bytes() const = 0;
+  /// What a call can count on of it at most: a processor's cores share it, and it may be told of a
+  /// whole machine of which this one is a small part.
+  virtual std::int64_t near_cache_bytes() const { return cache_bytes(); }
 };
 
 std::unique_ptr<Timer> make_cpu_timer();
