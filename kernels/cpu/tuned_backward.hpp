@@ -5,13 +5,12 @@ namespace rmsnorm::kernels::cpu::RMSNORM_ISA {
 template <class T, class G, Fault F>
 accumulation_t<T> dot_product(const T* x, const T* dy, Gamma<T, G> gamma, std::int64_t begin,
                               std::int64_t end) {
-  return sum_of_columns<accumulation_t<T>, F>(
-      begin, end, [&](auto sum, auto c, auto lanes) RMSNORM_INLINE {
-        if constexpr (F == Fault::gamma_missing_in_mean)
-          return fma(load(dy + c, lanes), load(x + c, lanes), sum);
-        else
-          return fma(gamma.at(c, lanes).times(load(dy + c, lanes)), load(x + c, lanes), sum);
-      });
+  return sum_of_columns<T, F>(begin, end, [&](auto sum, auto c, auto lanes) RMSNORM_INLINE {
+    if constexpr (F == Fault::gamma_missing_in_mean)
+      return fma(load(dy + c, lanes), load(x + c, lanes), sum);
+    else
+      return fma(gamma.at(c, lanes).times(load(dy + c, lanes)), load(x + c, lanes), sum);
+  });
 }
 
 /// One row of backward, up to its columns.
@@ -47,17 +46,19 @@ void add_rows_with_fault(const NumberedRow<T>* rows, int count, accumulation_t<T
   }
 }
 
-/// dx and dgamma's addends of columns [begin, end) of R rows, in the order of the rows, whatever R.
+/// dx and dgamma's addends of columns [begin, end) of R rows, in the order of the rows, whatever R;
+/// fetches x and dy `x_ahead` and `dy_ahead` bytes further.
 template <class T, class G, Fault F, bool want_dx, bool want_dgamma, int R, bool streamed>
 void backward_columns(const row_t<T, F>* rows, Gamma<T, G> gamma, accumulation_t<T>* sums,
-                      std::int64_t begin, std::int64_t end) {
+                      std::int64_t begin, std::int64_t end, std::int64_t x_ahead,
+                      std::int64_t dy_ahead) {
   using A = accumulation_t<T>;
   constexpr bool sums_here = want_dgamma && !kIsInDgammaSum<F>;
   vector_t<T> rstd[R], projection[R];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
-    rstd[r] = broadcast(rows[r].rstd);
-    projection[r] = broadcast(rows[r].projection);
+    rstd[r] = all_lanes<T>(rows[r].rstd);
+    projection[r] = all_lanes<T>(rows[r].projection);
   }
   const T *x[R], *dy[R];
   T* dx[R];
@@ -67,17 +68,19 @@ void backward_columns(const row_t<T, F>* rows, Gamma<T, G> gamma, accumulation_t
     dy[r] = rows[r].dy;
     dx[r] = rows[r].dx;
   }
-  for_each_vector<A, F>(begin, end, [&](auto c, auto lanes) RMSNORM_INLINE {
-    auto sum = broadcast(A(0));
-    if constexpr (sums_here) sum = load(sums + c, lanes);
+  for_each_vector<T, F>(begin, end, [&](auto c, auto lanes) RMSNORM_INLINE {
+    vector_t<T> sum;
+    if constexpr (sums_here) sum = load_sums<T>(sums + c);
     const auto factor = gamma.at(c, lanes);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
+      fetch(x[r] + c, x_ahead);
+      fetch(dy[r] + c, dy_ahead);
       const auto xs = load(x[r] + c, lanes), dys = load(dy[r] + c, lanes);
       if constexpr (want_dx) {
         if constexpr (kIsInDxElement<F>) {
           const auto element = [](A d, A v, A g, A s, A p) { return dx_element<F>(d, v, g, s, p); };
-          const auto gammas = factor.times(broadcast(A(1)));
+          const auto gammas = factor.times(all_lanes<T>(1));
           write<streamed>(dx[r] + c,
                           in_each_lane<A>(element, dys, xs, gammas, rstd[r], projection[r]), lanes);
         } else {
@@ -87,7 +90,7 @@ void backward_columns(const row_t<T, F>* rows, Gamma<T, G> gamma, accumulation_t
       }
       if constexpr (sums_here) sum = add_gamma_gradient<F>(sum, dys, xs, rstd[r]);
     }
-    if constexpr (sums_here) store(sums + c, sum, lanes);
+    if constexpr (sums_here) store_sums<T>(sums + c, sum);
   });
   if constexpr (want_dgamma && !sums_here) add_rows_with_fault<F>(rows, R, sums, begin, end);
 }
@@ -126,9 +129,9 @@ class Backward {
     T* dx = want_dx ? static_cast<T*>(args_.dx) + output_offset<F>(m, cols_) : nullptr;
     const A* rstd = static_cast<const A*>(args_.rstd);
     if constexpr (F != Fault::none) {
-      return {{x, dy, dx, rstd[rstd_row<F>(m)], A(0)}, m, args_.rows};
+      return {{x, dy, dx, quiet_number(rstd[rstd_row<F>(m)]), A(0)}, m, args_.rows};
     } else {
-      return {x, dy, dx, rstd[m], A(0)};
+      return {x, dy, dx, quiet_number(rstd[m]), A(0)};
     }
   }
 
@@ -138,16 +141,29 @@ class Backward {
 
   static void clear(A* sums, std::int64_t begin, std::int64_t end) {
     if constexpr (want_dgamma) {
-      const auto zero = broadcast(A(0));
-      for_each_vector<A, Fault::none>(
-          begin, end, [&](auto c, auto lanes) RMSNORM_INLINE { store(sums + c, zero, lanes); });
+      for_each_vector<T, Fault::none>(begin, end, [&](auto c, auto) RMSNORM_INLINE {
+        store_sums<T>(sums + c, all_lanes<T>(0));
+      });
     }
   }
 
   template <int R>
-  void row_group(RowWalk<T>& x_rows, RowWalk<T>& dy_rows, std::int64_t m, A* sums) const {
-    row_t<T, F> rows[R];
-    for (int r = 0; r < R; ++r) {
+  void write_rows(const row_t<T, F>* rows, A* sums, std::int64_t x_ahead,
+                  std::int64_t dy_ahead) const {
+    if (streamed_) {
+      backward_columns<T, G, F, want_dx, want_dgamma, R, want_dx>(rows, gamma_, sums, 0, cols_,
+                                                                  x_ahead, dy_ahead);
+    } else {
+      backward_columns<T, G, F, want_dx, want_dgamma, R, false>(rows, gamma_, sums, 0, cols_,
+                                                                x_ahead, dy_ahead);
+    }
+  }
+
+  /// Rows m, ..., m + count - 1.
+  void batch(RowWalk<T>& x_rows, RowWalk<T>& dy_rows, std::int64_t m, std::int64_t count,
+             A* sums) const {
+    row_t<T, F> rows[kBatchRows];
+    for (std::int64_t r = 0; r < count; ++r) {
       const T *x = x_rows.next(), *dy = dy_rows.next();
       rows[r] = row(m + r, x, dy);
       if constexpr (want_dx) {
@@ -157,21 +173,21 @@ class Backward {
                        }));
       }
     }
-    if (streamed_) {
-      backward_columns<T, G, F, want_dx, want_dgamma, R, want_dx>(rows, gamma_, sums, 0, cols_);
-    } else {
-      backward_columns<T, G, F, want_dx, want_dgamma, R, false>(rows, gamma_, sums, 0, cols_);
-    }
+    constexpr std::int64_t bytes = sizeof(T);
+    const std::int64_t x_ahead = bytes_ahead(count, args_.x.inner_stride * bytes),
+                       dy_ahead = bytes_ahead(count, args_.dy.inner_stride * bytes);
+    std::int64_t r = 0;
+    for (; r + kGroupRows <= count; r += kGroupRows)
+      write_rows<kGroupRows>(rows + r, sums, x_ahead, dy_ahead);
+    for (; r < count; ++r) write_rows<1>(rows + r, sums, x_ahead, dy_ahead);
   }
 
   void strip(std::int64_t begin, std::int64_t end, A* sums) const {
-    const bool grouped = cols_ * static_cast<std::int64_t>(sizeof(T)) <= kGroupRowBytes;
+    const std::int64_t rows = batch_rows(2 * cols_ * static_cast<std::int64_t>(sizeof(T)));
     RowWalk<T> x_rows(args_.x, begin), dy_rows(args_.dy, begin);
     clear(sums, 0, cols_);
-    std::int64_t m = begin;
-    for (; grouped && m + kGroupRows <= end; m += kGroupRows)
-      row_group<kGroupRows>(x_rows, dy_rows, m, sums);
-    for (; m < end; ++m) row_group<1>(x_rows, dy_rows, m, sums);
+    for (std::int64_t m = begin; m < end; m += rows)
+      batch(x_rows, dy_rows, m, smaller(rows, end - m), sums);
     if (streamed_) end_stream();
   }
 
@@ -219,7 +235,7 @@ class Backward {
       for_each_piece(executor_, cols_, kColumnsPerTask, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t r = 0; r < count; ++r) {
           backward_columns<T, G, F, want_dx, want_dgamma, 1, false>(rows + r, gamma_, sums_, begin,
-                                                                    end);
+                                                                    end, 0, 0);
         }
       });
     }
@@ -231,10 +247,10 @@ class Backward {
 
   /// dgamma of columns [begin, end): the strips' sums in order.
   void add_strips(std::int64_t strips, std::int64_t begin, std::int64_t end) const {
-    for_each_vector<A, F>(begin, end, [&](auto c, auto lanes) RMSNORM_INLINE {
-      auto sum = broadcast(A(0));
+    for_each_vector<T, F>(begin, end, [&](auto c, auto lanes) RMSNORM_INLINE {
+      auto sum = all_lanes<T>(0);
       for (std::int64_t s = 0; s < strips; ++s) {
-        sum = sum + load(sums_ + s * plan_.partial_stride + c, lanes);
+        sum = sum + load_sums<T>(sums_ + s * plan_.partial_stride + c);
       }
       if constexpr (F == Fault::dgamma_accumulated)
         sum = sum + load(static_cast<const T*>(args_.dgamma) + c, lanes);

@@ -19,11 +19,50 @@
 
 namespace rmsnorm::kernels::cpu::RMSNORM_ISA {
 
-template <class A>
-constexpr std::int64_t kLanes = kVectorBytes / static_cast<int>(sizeof(A));
-
+/// What the columns of T are worked on in: load() of T gives it.
 template <class T>
 using vector_t = decltype(load(static_cast<const T*>(nullptr), All{}));
+template <class T>
+constexpr std::int64_t kColumns = sizeof(vector_t<T>) / sizeof(accumulation_t<T>);
+
+template <class T>
+vector_t<T> all_lanes(accumulation_t<T> value) {
+  const auto vector = broadcast(value);
+  if constexpr (sizeof(vector_t<T>) == sizeof vector) {
+    return vector;
+  } else {
+    return {vector, vector};
+  }
+}
+
+/// Numbers of G in the order of the columns in vectors of T.
+template <class T, class G, class Lanes>
+vector_t<T> load_as(const G* p, Lanes lanes) {
+  if constexpr (sizeof(vector_t<T>) == sizeof(vector_t<G>)) {
+    return load(p, lanes);
+  } else {
+    return load_pair(p, lanes);
+  }
+}
+
+/// Scratch that keeps vectors of T as they are.
+template <class T>
+vector_t<T> load_sums(const accumulation_t<T>* p) {
+  if constexpr (sizeof(vector_t<T>) == kVectorBytes) {
+    return load(p, All{});
+  } else {
+    return {load(p, All{}), load(p + kColumns<T> / 2, All{})};
+  }
+}
+template <class T>
+void store_sums(accumulation_t<T>* p, vector_t<T> sums) {
+  if constexpr (sizeof(vector_t<T>) == kVectorBytes) {
+    store(p, sums, All{});
+  } else {
+    store(p, sums.even, All{});
+    store(p + kColumns<T> / 2, sums.odd, All{});
+  }
+}
 
 inline std::int64_t smaller(std::int64_t a, std::int64_t b) {
   return a < b ? a : b;
@@ -35,10 +74,17 @@ inline double square_root(double value) {
   return __builtin_sqrt(value);
 }
 
+/// The value, with one NaN for all of them: narrow() may know no other.
+template <class A>
+A quiet_number(A value) {
+  return value == value ? value : A(__builtin_nan(""));
+}
+
 /// f of each lane of its vectors. For faults, whose speed does not matter.
 template <class A, class Apply, class Vector, class... More>
 Vector in_each_lane(Apply f, Vector first, More... more) {
-  for (std::int64_t i = 0; i < kLanes<A>; ++i) first[i] = f(first[i], more[i]...);
+  for (std::int64_t i = 0; i < static_cast<std::int64_t>(sizeof first / sizeof(A)); ++i)
+    first[i] = f(first[i], more[i]...);
   return first;
 }
 
@@ -129,7 +175,7 @@ struct Gamma {
   };
   template <class Lanes>
   Factor at(std::int64_t c, Lanes lanes) const {
-    return {load(data + c, lanes)};
+    return {load_as<T>(data + c, lanes)};
   }
 };
 template <class T>
@@ -172,29 +218,30 @@ class RowWalk {
 // vectors would go through memory.
 #define RMSNORM_INLINE __attribute__((always_inline))
 
-/// Runs body(c, lanes) for the vectors of A that cover columns [begin, end).
-template <class A, Fault F, class Body>
+/// Runs body(c, lanes) for the vectors of T that cover columns [begin, end).
+template <class T, Fault F, class Body>
 RMSNORM_INLINE inline void for_each_vector(std::int64_t begin, std::int64_t end, Body body) {
   std::int64_t c = begin;
-  for (; c + kLanes<A> <= end; c += kLanes<A>) body(c, All{});
+  for (; c + kColumns<T> <= end; c += kColumns<T>) body(c, All{});
   if (c < end) body(c, tail_lanes<F>(end - c));
 }
 
 /// The sum of term(c) over columns [begin, end): add(sum, c, lanes) adds a vector of terms.
-template <class A, Fault F, class Add>
-RMSNORM_INLINE inline A sum_of_columns(std::int64_t begin, std::int64_t end, Add add) {
-  constexpr std::int64_t lanes = kLanes<A>;
-  auto zero = broadcast(A(0));
-  decltype(zero) sums[kAccumulators];
+template <class T, Fault F, class Add>
+RMSNORM_INLINE inline accumulation_t<T> sum_of_columns(std::int64_t begin, std::int64_t end,
+                                                       Add add) {
+  constexpr std::int64_t lanes = kColumns<T>;
+  constexpr int kSums = kAccumulators * kVectorBytes / static_cast<int>(sizeof(vector_t<T>));
+  vector_t<T> sums[kSums];
 #pragma GCC unroll 8
-  for (int i = 0; i < kAccumulators; ++i) sums[i] = zero;
+  for (int i = 0; i < kSums; ++i) sums[i] = all_lanes<T>(0);
   std::int64_t c = begin;
-  for (; c + lanes * kAccumulators <= end; c += lanes * kAccumulators) {
+  for (; c + lanes * kSums <= end; c += lanes * kSums) {
 #pragma GCC unroll 8
-    for (int i = 0; i < kAccumulators; ++i) sums[i] = add(sums[i], c + i * lanes, All{});
+    for (int i = 0; i < kSums; ++i) sums[i] = add(sums[i], c + i * lanes, All{});
   }
 #pragma GCC unroll 8
-  for (int i = 0; i < kAccumulators; ++i, c += lanes) {
+  for (int i = 0; i < kSums; ++i, c += lanes) {
     if (c + lanes <= end) {
       sums[i] = add(sums[i], c, All{});
     } else if (c < end) {
@@ -202,7 +249,7 @@ RMSNORM_INLINE inline A sum_of_columns(std::int64_t begin, std::int64_t end, Add
     }
   }
 #pragma GCC unroll 8
-  for (int half = kAccumulators / 2; half > 0; half /= 2) {
+  for (int half = kSums / 2; half > 0; half /= 2) {
 #pragma GCC unroll 8
     for (int i = 0; i < half; ++i) sums[i] = sums[i] + sums[i + half];
   }
@@ -243,9 +290,31 @@ constexpr std::int64_t kElementsPerTask = 1 << 15;
 constexpr std::int64_t kElementsOfLongRow = 1 << 16;
 constexpr std::int64_t kColumnsPerTask = 4096;
 
-/// Rows that are worked on together, so that gamma is loaded once for them and the ends of their
-/// sums overlap; the bits do not depend on it. More rows, or longer ones, evict each other from L1.
+/// Rows that a sweep over the columns writes together, so that gamma is loaded once for them.
 constexpr int kGroupRows = 2;
-constexpr std::int64_t kGroupRowBytes = 4096;
+
+/// Rows whose sums are taken before any of them is written: the ends of the sums overlap, and
+/// writing one batch fetches the next. More bytes evict each other from L1. The bits do not depend
+/// on it.
+constexpr int kBatchRows = 8;
+constexpr std::int64_t kBatchBytes = 8192;
+inline std::int64_t batch_rows(std::int64_t bytes_read_per_row) {
+  const std::int64_t fitting = kBatchBytes / bytes_read_per_row;
+  return fitting < 1 ? 1 : smaller(fitting, kBatchRows);
+}
+
+/// How far ahead of a row its sweep fetches another, in bytes; rows that L2 would not keep until
+/// their turn are left to the hardware.
+constexpr std::int64_t kFetchedBytes = 1 << 16;
+inline std::int64_t bytes_ahead(std::int64_t rows, std::int64_t row_stride_bytes) {
+  const std::int64_t bytes = rows * row_stride_bytes;
+  return bytes < kFetchedBytes ? bytes : 0;
+}
+// Inlined by force: g++ 12 takes a call of a function that only fetches for one without effect.
+RMSNORM_INLINE inline void fetch(const void* p, std::int64_t ahead) {
+  // A number, since p + ahead may lie past the tensor, from where nothing is fetched.
+  const auto address = reinterpret_cast<std::uintptr_t>(p) + static_cast<std::uintptr_t>(ahead);
+  __builtin_prefetch(reinterpret_cast<const void*>(address));
+}
 
 }  // namespace rmsnorm::kernels::cpu::RMSNORM_ISA

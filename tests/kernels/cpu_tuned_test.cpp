@@ -250,6 +250,36 @@ TEMPLATE_TEST_CASE("tuned on the CPU keeps NaN and infinities in their row", "[k
   }
 }
 
+TEMPLATE_TEST_CASE("tuned on the CPU keeps a NaN whatever its bits are", "[kernels][cpu]", Half,
+                   Bfloat16) {
+  using T = TestType;
+  // Rounded as a number, a float32 whose last bits are all ones becomes zero.
+  for (const std::uint32_t bits :
+       {0x7FFFFFFFu, 0xFFFFFFFFu, 0x7FFF8000u, 0x7FC00000u, 0xFFC0FFFFu, 0x7F800001u}) {
+    const float nan = std::bit_cast<float>(bits);
+    for (const std::int64_t cols : {1, 16, 37}) {
+      const Shape shape{3, cols};
+      Problem<T, float> gamma_nan(shape), finite(shape);
+      for (std::int64_t c = 0; c < cols; ++c) std::memcpy(&gamma_nan.gamma[c], &nan, sizeof nan);
+      for (const Supported& s : supported()) {
+        CAPTURE(s.name, bits, cols);
+        Results<T, float> of_gamma(shape), of_rstd(shape);
+        run_forward(*s.table, gamma_nan, of_gamma);
+        run_backward(*s.table, gamma_nan, of_gamma);
+        run_forward(*s.table, finite, of_rstd);
+        std::memcpy(&of_rstd.rstd[1], &nan, sizeof nan);
+        run_backward(*s.table, finite, of_rstd);
+        std::int64_t hidden = 0;
+        for (std::int64_t c = 0; c < cols; ++c) {
+          hidden += !std::isnan(wide(of_gamma.y[c])) + !std::isnan(wide(of_gamma.dx[c]));
+          hidden += !std::isnan(wide(of_rstd.dx[cols + c])) + !std::isnan(wide(of_rstd.dgamma[c]));
+        }
+        CHECK(hidden == 0);
+      }
+    }
+  }
+}
+
 TEST_CASE("tuned on the CPU does not overflow on rows of the largest float16", "[kernels][cpu]") {
   const Shape shape{3, 4099};
   Problem<Half, Half> problem(shape);
