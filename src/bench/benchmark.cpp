@@ -95,78 +95,191 @@ class CaseBenchmark {
     }
     row.cache = cache_text(protocol, row.bytes, timer_.cache_bytes(), row.buffers);
 
-    const Row copy = time(
+    if (protocol == Protocol::calls) {
+      measure_in_turn(contestants, row);
+      return;
+    }
+    Timing copy = start_copy(row);
+    take_samples(copy);
+    row.floor_us = finish(copy);
+    for (const Contestant& contestant : contestants) {
+      Timing timing = start(contestant, row);
+      take_samples(timing);
+      finish(timing);
+    }
+  }
+
+ private:
+  /// One column of a measurement on its way: without a call it has its state and reason already.
+  struct Timing {
+    Row row;
+    std::function<ComparisonResult(const Outputs&)> judge;
+    std::optional<Call> call;
+    std::unique_ptr<Replay> replay;  // what the last replay left lives as long as this
+    std::vector<double> samples_us;
+
+    /// Runs `step` if there is a call; what it throws is the end of this timing alone.
+    template <class Step>
+    void attempt(Step step) {
+      if (!call) return;
+      try {
+        step();
+      } catch (const std::exception& error) {
+        end(State::error, first_line(error.what()));
+      }
+    }
+    void end(State state, std::string reason) {
+      call.reset();
+      row.state = state;
+      row.reason = std::move(reason);
+      row.time = {};
+    }
+  };
+
+  template <class Make>
+  Timing start(Row row, std::string_view implementation, Make make,
+               std::function<ComparisonResult(const Outputs&)> judge) {
+    hooks_.between();
+    row.implementation = implementation;
+    Timing timing{std::move(row), std::move(judge), {}, {}, {}};
+    const std::string refusal =
+        timing.row.protocol == Protocol::graph ? timer_.capture_refusal() : std::string();
+    if (!refusal.empty()) {
+      timing.end(State::skipped, refusal);
+      return timing;
+    }
+    try {
+      timing.call.emplace(make());
+    } catch (const std::exception& error) {
+      timing.end(State::error, first_line(error.what()));
+    }
+    return timing;
+  }
+
+  Timing start_copy(const Row& row) {
+    return start(
         row, kCopy, [&] { return copy_call(row); },
-        [&](const Outputs& outputs) {
+        [this](const Outputs& outputs) {
           ComparisonResult result;
           result.reason = copy_mistake(outputs, dense_inputs());
           result.state = result.reason.empty() ? State::passed : State::failed;
           return result;
         });
-    row.floor_us = copy.time.median_us;
-    if (protocol == Protocol::calls) {
-      const auto nothing = [](const Outputs&) {
-        ComparisonResult result;
-        result.state = State::passed;
-        return result;
-      };
-      row.empty_us = time(
-                         row, kFloor, [&] { return empty_call(pass, setting(row)); }, nothing)
-                         .time.median_us;
-    }
-    for (const Contestant& contestant : contestants) measure(contestant, row);
   }
 
- private:
-  void measure(const Contestant& contestant, const Row& row) {
+  Timing start_empty(const Row& row) {
+    return start(
+        row, kFloor, [&] { return empty_call(row.pass, setting(), inputs_in_turn(row)); },
+        [](const Outputs&) {
+          ComparisonResult result;
+          result.state = State::passed;
+          return result;
+        });
+  }
+
+  Timing start(const Contestant& contestant, const Row& row) {
     if (contestant.check.state != State::passed) {
-      Row refused = row;
-      refused.implementation = contestant.subject.name;
-      refused.state = contestant.check.state;
-      refused.reason = "not timed, as its check did not pass: " + contestant.check.reason;
-      hooks_.timed(refused);
-      return;
+      Timing refused{row, {}, {}, {}, {}};
+      refused.row.implementation = contestant.subject.name;
+      refused.end(contestant.check.state,
+                  "not timed, as its check did not pass: " + contestant.check.reason);
+      return refused;
     }
-    time(
+    return start(
         row, contestant.subject.name,
         [&] {
           return row.protocol == Protocol::calls
-                     ? complete_call(contestant.subject, row.pass, setting(row))
-                     : kernel_call(contestant.subject, row.pass, setting(row));
+                     ? complete_call(contestant.subject, row.pass, setting(), inputs_in_turn(row))
+                     : kernel_call(contestant.subject, row.pass, setting());
         },
-        [&](const Outputs& outputs) { return verify(outputs, task_.problem, inputs_, config_); });
+        [this](const Outputs& outputs) {
+          return verify(outputs, task_.problem, inputs_, config_);
+        });
   }
 
-  /// Times what `make` makes and judges what it left.
-  template <class Make, class Judge>
-  Row time(Row row, std::string_view implementation, Make make, Judge judge) {
-    hooks_.between();
-    row.implementation = implementation;
-    const std::string refusal =
-        row.protocol == Protocol::graph ? timer_.capture_refusal() : std::string();
-    if (!refusal.empty()) {
-      row.state = State::skipped;
-      row.reason = refusal;
-      hooks_.timed(row);
-      return row;
+  /// Complete calls, a sample of each column in turn: what slows the machine down for a while slows
+  /// all of them.
+  void measure_in_turn(const std::vector<Contestant>& contestants, const Row& row) {
+    std::vector<Timing> timings;
+    timings.push_back(start_copy(row));
+    timings.push_back(start_empty(row));
+    for (const Contestant& contestant : contestants) timings.push_back(start(contestant, row));
+
+    const BenchmarkConfig& settings = config_.benchmark;
+    for (Timing& timing : timings) timing.attempt([&] { warm_up(*timing.call); });
+    for (std::int64_t i = 0; i < settings.samples; ++i) {
+      for (Timing& timing : timings) {
+        hooks_.between();
+        timing.attempt([&] {
+          timing.call->run();  // takes back the caches that the others have used
+          const double elapsed_us = timer_.elapsed_us([&] {
+            for (std::int64_t k = 0; k < settings.calls_per_sample; ++k) timing.call->run();
+          });
+          timing.samples_us.push_back(elapsed_us / static_cast<double>(settings.calls_per_sample));
+        });
+      }
     }
-    try {
-      Call call = make();
-      std::unique_ptr<Replay> replay;  // what the last replay left lives as long as this
-      row.time = summarize(samples(call, row.protocol, replay));
+    in_turn_.reset();
+    const double floor_us = finish(timings[0]);
+    for (Timing& timing : timings) timing.row.floor_us = floor_us;
+    const double empty_us = finish(timings[1]);
+    for (std::size_t i = 2; i < timings.size(); ++i) {
+      timings[i].row.empty_us = empty_us;
+      finish(timings[i]);
+    }
+  }
+
+  /// The inputs that the columns of protocol `calls` share: each call takes the next.
+  std::shared_ptr<InputsInTurn> inputs_in_turn(const Row& row) {
+    if (!in_turn_) {
+      in_turn_ = std::make_shared<InputsInTurn>(call_tensors(inputs_, row.buffers, true));
+    }
+    return in_turn_;
+  }
+
+  /// The samples of a protocol whose columns are timed one after the other.
+  void take_samples(Timing& timing) {
+    const BenchmarkConfig& settings = config_.benchmark;
+    timing.attempt([&] {
+      const auto one = [&] { timing.call->run(); };
+      const auto repeat = [&](auto sample) {
+        for (std::int64_t i = 0; i < settings.samples; ++i) timing.samples_us.push_back(sample());
+      };
+      if (timing.row.protocol == Protocol::graph) {
+        const std::int64_t calls = settings.calls_per_sample;
+        timing.replay = timer_.capture(one, settings.warmup_calls, calls);
+        for (std::int64_t i = 0; i < kWarmupReplays; ++i) timing.replay->elapsed_us();
+        repeat([&] { return timing.replay->elapsed_us() / static_cast<double>(calls); });
+        return;
+      }
+      warm_up(*timing.call);
+      const Flush flush = timing.row.protocol == Protocol::cold ? Flush::read : Flush::write;
+      timer_.cold_us(one, flush);  // the first one makes the buffer
+      repeat([&] { return timer_.cold_us(one, flush); });
+    });
+  }
+
+  void warm_up(Call& call) {
+    for (std::int64_t i = 0; i < config_.benchmark.warmup_calls; ++i) call.run();
+    timer_.synchronize();
+  }
+
+  /// Judges what the timed calls left, hands the row out and returns its median, 0 for none.
+  double finish(Timing& timing) {
+    Row& row = timing.row;
+    timing.attempt([&] {
+      row.time = summarize(timing.samples_us);
       if (row.implementation == kCopy) row.floor_us = row.time.median_us;
       timer_.synchronize();
-      const ComparisonResult result = judge(call.outputs());
+      const ComparisonResult result = timing.judge(timing.call->outputs());
       row.state = result.state;
       row.reason = result.state == State::passed ? "" : "the timed call: " + result.reason;
       doubt(row);
-    } catch (const std::exception& error) {
-      row.state = State::error;
-      row.reason = first_line(error.what());
-      row.time = {};
-    }
+    });
+    timing.replay.reset();
+    timing.call.reset();
     hooks_.timed(row);
-    return row;
+    return row.time.median_us;
   }
 
   /// Nothing is faster than the copy on a cold cache.
@@ -179,43 +292,19 @@ class CaseBenchmark {
     row.reason = reason;
   }
 
-  std::vector<double> samples(Call& call, Protocol protocol, std::unique_ptr<Replay>& replay) {
-    const BenchmarkConfig& settings = config_.benchmark;
-    const std::int64_t calls = settings.calls_per_sample;
-    const auto one = [&] { call.run(); };
-    const auto several = [&] {
-      for (std::int64_t i = 0; i < calls; ++i) call.run();
-    };
-    std::vector<double> samples_us;
-    const auto repeat = [&](auto sample) {
-      for (std::int64_t i = 0; i < settings.samples; ++i) samples_us.push_back(sample());
-    };
-    if (protocol == Protocol::graph) {
-      replay = timer_.capture(one, settings.warmup_calls, calls);
-      for (std::int64_t i = 0; i < kWarmupReplays; ++i) replay->elapsed_us();
-      repeat([&] { return replay->elapsed_us() / static_cast<double>(calls); });
-      return samples_us;
-    }
-    for (std::int64_t i = 0; i < settings.warmup_calls; ++i) call.run();
-    timer_.synchronize();
-    if (protocol == Protocol::calls) {
-      repeat([&] { return timer_.elapsed_us(several) / static_cast<double>(calls); });
-      return samples_us;
-    }
-    const Flush flush = protocol == Protocol::cold ? Flush::read : Flush::write;
-    timer_.cold_us(one, flush);  // the first one makes the buffer
-    repeat([&] { return timer_.cold_us(one, flush); });
-    return samples_us;
+  CallSetting setting() const {
+    return {task_.problem, inputs_, config_.epsilon, config_.contract, device_};
   }
 
-  CallSetting setting(const Row& row) const {
-    return {task_.problem, inputs_, config_.epsilon, config_.contract, device_, row.buffers};
-  }
-
-  Call copy_call(const Row& row) const {
-    const CallSetting setting{dense_problem_,   dense_inputs(), config_.epsilon,
-                              config_.contract, device_,        row.buffers};
-    if (row.protocol == Protocol::calls) return complete_copy(row.pass, setting);
+  Call copy_call(const Row& row) {
+    const CallSetting setting{dense_problem_, dense_inputs(), config_.epsilon, config_.contract,
+                              device_};
+    if (row.protocol == Protocol::calls) {
+      return complete_copy(
+          row.pass, setting,
+          dense_inputs_ ? std::make_shared<InputsInTurn>(call_tensors(*dense_inputs_, 1, false))
+                        : inputs_in_turn(row));
+    }
     const Subject copy{std::string(kCopy),
                        &copy_table(device_.is_cuda() ? RMSNORM_CUDA : RMSNORM_CPU), nullptr};
     return kernel_call(copy, row.pass, setting);
@@ -240,10 +329,9 @@ class CaseBenchmark {
 
   /// For cases whose every element would take longer to check than to time.
   ComparisonResult check_sample(const Subject& subject) {
-    Row row;
     ComparisonResult worst;
     for (const Pass pass : {Pass::forward, Pass::backward}) {
-      Call call = kernel_call(subject, pass, setting(row));
+      Call call = kernel_call(subject, pass, setting());
       call.run();
       timer_.synchronize();
       worst = verify(call.outputs(), task_.problem, inputs_, config_);
@@ -262,6 +350,7 @@ class CaseBenchmark {
   CaseInputs inputs_;
   Case dense_problem_ = task_.problem;
   std::optional<CaseInputs> dense_inputs_;  // of the copy, where the case's own are not dense
+  std::shared_ptr<InputsInTurn> in_turn_;   // of the measurement on its way
 };
 
 std::map<std::string, Subject> find_all(const std::vector<Task>& tasks, const Hooks& hooks) {

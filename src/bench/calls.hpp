@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 #include "bench/plan.hpp"
+#include "bench/tensors.hpp"
 #include "check/inputs.hpp"
 #include "check/subject.hpp"
 
@@ -38,22 +40,21 @@ struct CallSetting {
   double eps;
   Contract contract;
   at::Device device;
-  /// Copies of x and dy that complete calls take in turn, so that a cache does not serve them what
-  /// it would not serve a program.
-  std::int64_t buffers = 1;
 };
 
 /// Protocol `calls`: a complete call with inputs that require gradients. `reference` and `aten` are
-/// called as their users call them; other tables through the autograd wrapper.
-Call complete_call(const Subject& subject, Pass pass, const CallSetting& setting);
+/// called as their users call them; other tables through the autograd wrapper. Of `inputs`, each
+/// run takes the next.
+Call complete_call(const Subject& subject, Pass pass, const CallSetting& setting,
+                   std::shared_ptr<InputsInTurn> inputs);
 
 /// The column `floor`: an autograd function of the same signature that saves as much, allocates its
 /// outputs and launches nothing.
-Call empty_call(Pass pass, const CallSetting& setting);
+Call empty_call(Pass pass, const CallSetting& setting, std::shared_ptr<InputsInTurn> inputs);
 
 /// The column `copy` of protocol `calls`: outputs allocated as for a kernel, no autograd. The case
 /// must be contiguous.
-Call complete_copy(Pass pass, const CallSetting& setting);
+Call complete_copy(Pass pass, const CallSetting& setting, std::shared_ptr<InputsInTurn> inputs);
 
 /// Protocols `cold` and `graph`: the launches of one pass alone, on the current stream. Tables
 /// write to buffers made here, poisoned; `reference` and `aten` are libtorch operations that

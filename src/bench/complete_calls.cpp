@@ -42,22 +42,17 @@ struct EmptyFunction : torch::autograd::Function<EmptyFunction> {
   }
 };
 
-/// Takes the copies of the inputs in turn.
-Call autograd_call(Forward forward, Pass pass, const CallSetting& setting) {
-  return Call([forward = std::move(forward), pass,
-               tensors = call_tensors(setting.inputs, setting.buffers, true),
-               turn = std::size_t{0}]() mutable {
-    const at::Tensor& x = tensors.x[turn];
-    const at::Tensor& dy = tensors.dy[turn];
-    turn = (turn + 1) % tensors.x.size();
+Call autograd_call(Forward forward, Pass pass, std::shared_ptr<InputsInTurn> inputs) {
+  return Call([forward = std::move(forward), pass, inputs = std::move(inputs)] {
+    const auto [x, dy, gamma] = inputs->next();
     Outputs outputs;
-    outputs.y = forward(x, tensors.gamma);
+    outputs.y = forward(x, gamma);
     if (pass == Pass::forward) return outputs;
-    variable_list inputs{x};
-    if (tensors.gamma.defined()) inputs.push_back(tensors.gamma);
-    variable_list gradients = torch::autograd::grad({outputs.y}, inputs, {dy});
+    variable_list leaves{x};
+    if (gamma.defined()) leaves.push_back(gamma);
+    variable_list gradients = torch::autograd::grad({outputs.y}, leaves, {dy});
     outputs.dx = std::move(gradients[0]);
-    if (tensors.gamma.defined()) outputs.dgamma = std::move(gradients[1]);
+    if (gamma.defined()) outputs.dgamma = std::move(gradients[1]);
     return outputs;
   });
 }
@@ -68,7 +63,8 @@ std::optional<at::Tensor> optional(const at::Tensor& tensor) {
 
 }  // namespace
 
-Call complete_call(const Subject& subject, Pass pass, const CallSetting& setting) {
+Call complete_call(const Subject& subject, Pass pass, const CallSetting& setting,
+                   std::shared_ptr<InputsInTurn> inputs) {
   const double eps = setting.eps;
   const std::int64_t cols = setting.problem.cols;
   if (subject.name == "reference") {
@@ -76,46 +72,40 @@ Call complete_call(const Subject& subject, Pass pass, const CallSetting& setting
         [eps](const at::Tensor& x, const at::Tensor& gamma) {
           return reference::forward(x, gamma, eps);
         },
-        pass, setting);
+        pass, std::move(inputs));
   }
   if (subject.name == "aten") {
     return autograd_call(
         [eps, cols](const at::Tensor& x, const at::Tensor& gamma) {
           return at::rms_norm(x, {cols}, optional(gamma), eps);
         },
-        pass, setting);
+        pass, std::move(inputs));
   }
   return autograd_call(
       [eps, cols, table = subject.table, contract = setting.contract](const at::Tensor& x,
                                                                       const at::Tensor& gamma) {
         return rms_norm_with(*table, x, gamma, {&cols, 1}, eps, contract);
       },
-      pass, setting);
+      pass, std::move(inputs));
 }
 
-Call empty_call(Pass pass, const CallSetting& setting) {
+Call empty_call(Pass pass, const CallSetting& setting, std::shared_ptr<InputsInTurn> inputs) {
   return autograd_call(
       [eps = setting.eps](const at::Tensor& x, const at::Tensor& gamma) {
         return EmptyFunction::apply(x, optional(gamma), eps);
       },
-      pass, setting);
+      pass, std::move(inputs));
 }
 
-Call complete_copy(Pass pass, const CallSetting& setting) {
+Call complete_copy(Pass pass, const CallSetting& setting, std::shared_ptr<InputsInTurn> inputs) {
   const auto& table = copy_table(setting.device.is_cuda() ? RMSNORM_CUDA : RMSNORM_CPU);
-  return Call([&table, pass, eps = setting.eps,
-               tensors = call_tensors(setting.inputs, setting.buffers, false),
-               unused_rstd = at::empty({1}, at::TensorOptions().device(setting.device)),
-               turn = std::size_t{0}]() mutable {
-    const at::Tensor& x = tensors.x[turn];
-    const at::Tensor& dy = tensors.dy[turn];
-    turn = (turn + 1) % tensors.x.size();
+  return Call([&table, pass, eps = setting.eps, inputs = std::move(inputs),
+               unused_rstd = at::empty({1}, at::TensorOptions().device(setting.device))] {
+    const auto [x, dy, gamma] = inputs->next();
     Outputs outputs;
-    outputs.y = run_forward(table, x, tensors.gamma, 1, eps, false).y;
+    outputs.y = run_forward(table, x, gamma, 1, eps, false).y;
     if (pass == Pass::forward) return outputs;
-    outputs.dx = run_backward(table, x, dy, tensors.gamma, unused_rstd, 1, eps, true,
-                              tensors.gamma.defined())
-                     .dx;
+    outputs.dx = run_backward(table, x, dy, gamma, unused_rstd, 1, eps, true, gamma.defined()).dx;
     return outputs;
   });
 }

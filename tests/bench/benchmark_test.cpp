@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include <atomic>
+#include <string>
 
 #include "bench/support.hpp"
 #include "bench/timer.hpp"
@@ -177,7 +178,7 @@ TEST_CASE("what the timed calls left is verified, not only what was checked befo
   }
 }
 
-TEST_CASE("calls are as many as the config says", "[benchmark]") {
+TEST_CASE("calls are as many as the config says, and one before each sample", "[benchmark]") {
   Config config = small_config({"counted"}, {"calls"}, {"forward"}, 5, 7);
   rmsnorm_implementation table = counted();
   run_table(config, table);
@@ -185,13 +186,34 @@ TEST_CASE("calls are as many as the config says", "[benchmark]") {
   config.benchmark.samples = 5;
   table = counted();
   run_table(config, table);
-  CHECK(forward_calls - forward_only == 2 * 4);  // two more samples of four calls
+  CHECK(forward_calls - forward_only == 2 * (1 + 4));  // two more samples of four calls
   CHECK(backward_calls == checks_backward);
 
   config.benchmark.groups.front().passes = {"forward_backward"};
   table = counted();
   run_table(config, table);
-  CHECK(backward_calls - checks_backward == 2 + 5 * 4);
+  CHECK(backward_calls - checks_backward == 2 + 5 * (1 + 4));
+}
+
+TEST_CASE("samples of complete calls are taken from each column in turn", "[benchmark]") {
+  static std::string called;
+  called.clear();
+  rmsnorm_implementation first = right(), second = right();
+  first.forward = [](const rmsnorm_forward_args* args) {
+    called += 'a';
+    return right().forward(args);
+  };
+  second.forward = [](const rmsnorm_forward_args* args) {
+    called += 'b';
+    return right().forward(args);
+  };
+  const Config config = small_config({"first", "second"}, {"calls"}, {"forward"}, 5, 7);
+  run_with(config, cpu, [&](std::string_view name) {
+    return Subject{std::string(name), name == "first" ? &first : &second, nullptr};
+  });
+  const std::string turn = "aaaaabbbbb", turns = turn + turn + turn;  // one and four calls each
+  REQUIRE(called.size() > turns.size());
+  CHECK(called.substr(called.size() - turns.size()) == turns);
 }
 
 TEST_CASE("the CPU skips graphs and says why", "[benchmark]") {
