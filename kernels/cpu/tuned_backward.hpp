@@ -174,8 +174,9 @@ class Backward {
       }
     }
     constexpr std::int64_t bytes = sizeof(T);
-    const std::int64_t x_ahead = bytes_ahead(count, args_.x.inner_stride * bytes),
-                       dy_ahead = bytes_ahead(count, args_.dy.inner_stride * bytes);
+    const std::int64_t tensor = args_.rows * cols_ * bytes;
+    const std::int64_t x_ahead = bytes_ahead(count, args_.x.inner_stride * bytes, tensor),
+                       dy_ahead = bytes_ahead(count, args_.dy.inner_stride * bytes, tensor);
     std::int64_t r = 0;
     for (; r + kGroupRows <= count; r += kGroupRows)
       write_rows<kGroupRows>(rows + r, sums, x_ahead, dy_ahead);

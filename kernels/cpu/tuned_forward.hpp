@@ -126,8 +126,9 @@ class Forward {
     // All of the batch, whatever its count, as vectors.
     for (int r = 0; r < kBatchRows; ++r) rstd[r] = rstd_of(sums[r]);
     for (std::int64_t r = 0; r < count; ++r) keep_rstd(m + r, rstd[r]);
+    constexpr std::int64_t bytes = sizeof(T);
     const std::int64_t ahead =
-        bytes_ahead(count, args_.x.inner_stride * static_cast<std::int64_t>(sizeof(T)));
+        bytes_ahead(count, args_.x.inner_stride * bytes, args_.rows * cols_ * bytes);
     std::int64_t r = 0;
     for (; r + kGroupRows <= count; r += kGroupRows)
       write_rows<kGroupRows>(x + r, rstd + r, y + r, ahead);

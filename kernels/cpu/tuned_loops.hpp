@@ -25,42 +25,45 @@ using vector_t = decltype(load(static_cast<const T*>(nullptr), All{}));
 template <class T>
 constexpr std::int64_t kColumns = sizeof(vector_t<T>) / sizeof(accumulation_t<T>);
 
+/// Whether they are two vectors.
+template <class T>
+constexpr bool kInPairs = sizeof(vector_t<T>) != kVectorBytes;
+
 template <class T>
 vector_t<T> all_lanes(accumulation_t<T> value) {
-  const auto vector = broadcast(value);
-  if constexpr (sizeof(vector_t<T>) == sizeof vector) {
-    return vector;
+  if constexpr (kInPairs<T>) {
+    return {broadcast(value), broadcast(value)};
   } else {
-    return {vector, vector};
+    return broadcast(value);
   }
 }
 
 /// Numbers of G in the order of the columns in vectors of T.
 template <class T, class G, class Lanes>
 vector_t<T> load_as(const G* p, Lanes lanes) {
-  if constexpr (sizeof(vector_t<T>) == sizeof(vector_t<G>)) {
-    return load(p, lanes);
-  } else {
+  if constexpr (kInPairs<T> && !kInPairs<G>) {
     return load_pair(p, lanes);
+  } else {
+    return load(p, lanes);
   }
 }
 
 /// Scratch that keeps vectors of T as they are.
 template <class T>
 vector_t<T> load_sums(const accumulation_t<T>* p) {
-  if constexpr (sizeof(vector_t<T>) == kVectorBytes) {
-    return load(p, All{});
-  } else {
+  if constexpr (kInPairs<T>) {
     return {load(p, All{}), load(p + kColumns<T> / 2, All{})};
+  } else {
+    return load(p, All{});
   }
 }
 template <class T>
 void store_sums(accumulation_t<T>* p, vector_t<T> sums) {
-  if constexpr (sizeof(vector_t<T>) == kVectorBytes) {
-    store(p, sums, All{});
-  } else {
+  if constexpr (kInPairs<T>) {
     store(p, sums.even, All{});
     store(p + kColumns<T> / 2, sums.odd, All{});
+  } else {
+    store(p, sums, All{});
   }
 }
 
@@ -231,7 +234,7 @@ template <class T, Fault F, class Add>
 RMSNORM_INLINE inline accumulation_t<T> sum_of_columns(std::int64_t begin, std::int64_t end,
                                                        Add add) {
   constexpr std::int64_t lanes = kColumns<T>;
-  constexpr int kSums = kAccumulators * kVectorBytes / static_cast<int>(sizeof(vector_t<T>));
+  constexpr int kSums = kInPairs<T> ? kAccumulators / 2 : kAccumulators;
   vector_t<T> sums[kSums];
 #pragma GCC unroll 8
   for (int i = 0; i < kSums; ++i) sums[i] = all_lanes<T>(0);
@@ -303,12 +306,15 @@ inline std::int64_t batch_rows(std::int64_t bytes_read_per_row) {
   return fitting < 1 ? 1 : smaller(fitting, kBatchRows);
 }
 
-/// How far ahead of a row its sweep fetches another, in bytes; rows that L2 would not keep until
-/// their turn are left to the hardware.
+/// How far ahead of a row its sweep fetches another, in bytes; 0 where the tensor may be in the
+/// caches, from which to fetch early only evicts, and for rows that L2 would not keep until their
+/// turn.
+constexpr std::int64_t kCachedTensorBytes = std::int64_t(2) << 20;
 constexpr std::int64_t kFetchedBytes = 1 << 16;
-inline std::int64_t bytes_ahead(std::int64_t rows, std::int64_t row_stride_bytes) {
+inline std::int64_t bytes_ahead(std::int64_t rows, std::int64_t row_stride_bytes,
+                                std::int64_t tensor_bytes) {
   const std::int64_t bytes = rows * row_stride_bytes;
-  return bytes < kFetchedBytes ? bytes : 0;
+  return tensor_bytes > kCachedTensorBytes && bytes < kFetchedBytes ? bytes : 0;
 }
 // Inlined by force: g++ 12 takes a call of a function that only fetches for one without effect.
 RMSNORM_INLINE inline void fetch(const void* p, std::int64_t ahead) {

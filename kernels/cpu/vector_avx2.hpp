@@ -75,18 +75,6 @@ inline __m256i mask64_of(First first) {
   return _mm256_cmpgt_epi64(_mm256_set1_epi64x(first.lanes), _mm256_setr_epi64x(0, 1, 2, 3));
 }
 
-inline F64 load(const double* p, All) {
-  return _mm256_loadu_pd(p);
-}
-inline F64 load(const double* p, First first) {
-  return _mm256_maskload_pd(p, mask64_of(first));
-}
-inline F32 load(const float* p, All) {
-  return _mm256_loadu_ps(p);
-}
-inline F32 load(const float* p, First first) {
-  return _mm256_maskload_ps(p, mask_of(first));
-}
 /// Fewer than 16 numbers, which a loop over them would take one by one.
 template <class T>
 inline void copy_few(T* to, const T* from, std::int64_t count) {
@@ -102,6 +90,18 @@ inline void copy_few(T* to, const T* from, std::int64_t count) {
   copy(std::integral_constant<int, 1>());
 }
 
+inline F64 load(const double* p, All) {
+  return _mm256_loadu_pd(p);
+}
+inline F64 load(const double* p, First first) {
+  return _mm256_maskload_pd(p, mask64_of(first));
+}
+inline F32 load(const float* p, All) {
+  return _mm256_loadu_ps(p);
+}
+inline F32 load(const float* p, First first) {
+  return _mm256_maskload_ps(p, mask_of(first));
+}
 inline F32 load(const Half* p, All) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
@@ -117,7 +117,7 @@ inline auto load(const Half16* p, First first) {
   return load(padded, All{});
 }
 
-/// The same, with the NaN of the processor for any other.
+/// v with one NaN for all of them, whose lower half is zero.
 inline F32 quiet(F32 v) {
   return _mm256_blendv_ps(v, _mm256_set1_ps(__builtin_nanf("")), _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
 }
@@ -152,7 +152,8 @@ inline __m128i narrow(F32 v) {
 }
 /// To nearest, ties to even, in words: the upper halves, and one more where the lower half is above
 /// the middle, or on it with an odd upper half. A NaN must have a lower half of zero, which then
-/// stays: those of bfloat16 have it, those of the processor too, quiet() sees to the others.
+/// stays: those of bfloat16 and of the processor have it; quiet() sees to a float32 gamma,
+/// quiet_number() to rstd.
 inline __m256i narrow(Pair v) {
   const __m256i even = _mm256_castps_si256(v.even), odd = _mm256_castps_si256(v.odd);
   const __m256i upper = _mm256_blend_epi16(_mm256_srli_epi32(even, 16), odd, 0xAA);

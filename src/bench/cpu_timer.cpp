@@ -15,14 +15,13 @@ namespace {
 constexpr std::int64_t kLeastFlushBytes = std::int64_t{64} << 20;
 constexpr std::int64_t kFlushCaches = 4;
 constexpr std::int64_t kLine = 64;
-constexpr std::int64_t kAssumedCacheBytes = std::int64_t{32} << 20;
 constexpr std::int64_t kNearCacheBytes = std::int64_t{32} << 20;
 
 std::int64_t last_level_cache_bytes() {
   for (const int key : {_SC_LEVEL4_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE, _SC_LEVEL2_CACHE_SIZE}) {
     if (const long bytes = sysconf(key); bytes > 0) return bytes;
   }
-  return kAssumedCacheBytes;  // some containers and virtual machines do not tell
+  return kNearCacheBytes;  // some containers and virtual machines do not tell
 }
 
 class CpuTimer final : public Timer {

@@ -259,6 +259,14 @@ void run_backward(const rmsnorm_implementation& table, const Problem<T, G>& prob
   REQUIRE(workspace.guards_intact());
 }
 
+/// Forward, and backward with the rstd that it left.
+template <class T, class G>
+void run_both(const rmsnorm_implementation& table, const Problem<T, G>& problem,
+              Results<T, G>& results, const rmsnorm_executor* executor = nullptr) {
+  run_forward(table, problem, results, executor);
+  run_backward(table, problem, results, true, true, executor);
+}
+
 /// The first wrong element, as text; empty when all are right.
 template <class T, class G>
 std::string first_error(const Problem<T, G>& problem, const Results<T, G>& results) {
@@ -311,8 +319,7 @@ void check(const Problem<T, G>& problem, std::int64_t shift = 0) {
     CAPTURE(s.name, problem.shape.rows, problem.shape.cols, problem.has_gamma, shift,
             problem.x_place.inner_stride, problem.dy_place.inner_stride);
     Results<T, G> results(problem.shape, shift);
-    run_forward(*s.table, problem, results, &executor);
-    run_backward(*s.table, problem, results, true, true, &executor);
+    run_both(*s.table, problem, results, &executor);
     CHECK(first_error(problem, results) == "");
     CHECK(results.guards_intact());
   }

@@ -56,8 +56,7 @@ TEMPLATE_TEST_CASE("tuned on the CPU writes zero to dgamma of no rows and nothin
     for (const Supported& s : supported()) {
       CAPTURE(s.name, cols);
       Results<T, G> results(problem.shape);
-      run_forward(*s.table, problem, results);
-      run_backward(*s.table, problem, results);
+      run_both(*s.table, problem, results);
       bool zero = true;
       for (std::int64_t c = 0; c < cols; ++c) zero = zero && wide(results.dgamma[c]) == 0;
       CHECK(zero);
@@ -127,15 +126,13 @@ TEMPLATE_TEST_CASE("tuned on the CPU gives the same bits on any number of thread
     const Problem<T, G> problem(shape);
     for (const Supported& s : supported()) {
       Results<T, G> alone(shape);
-      run_forward(*s.table, problem, alone);
-      run_backward(*s.table, problem, alone);
+      run_both(*s.table, problem, alone);
       for (const int threads : {1, 2, 8}) {
         CAPTURE(s.name, shape.rows, shape.cols, threads);
         run_threads = threads;
         const rmsnorm_executor executor{threads, run_on_threads};
         Results<T, G> results(shape);
-        run_forward(*s.table, problem, results, &executor);
-        run_backward(*s.table, problem, results, true, true, &executor);
+        run_both(*s.table, problem, results, &executor);
         CHECK(results.y.same_bits(alone.y));
         CHECK(results.rstd.same_bits(alone.rstd));
         CHECK(results.dx.same_bits(alone.dx));
@@ -152,13 +149,11 @@ TEST_CASE("tuned on the CPU gives the same gradients 100 times", "[kernels][cpu]
   const rmsnorm_executor executor{8, run_on_threads};
   for (const Supported& s : supported()) {
     Results<Bfloat16, float> first(shape);
-    run_forward(*s.table, problem, first, &executor);
-    run_backward(*s.table, problem, first, true, true, &executor);
+    run_both(*s.table, problem, first, &executor);
     bool same = true;
     for (int run = 0; run < 100; ++run) {
       Results<Bfloat16, float> again(shape);
-      run_forward(*s.table, problem, again, &executor);
-      run_backward(*s.table, problem, again, true, true, &executor);
+      run_both(*s.table, problem, again, &executor);
       same = same && again.dx.same_bits(first.dx) && again.dgamma.same_bits(first.dgamma);
     }
     CAPTURE(s.name);
@@ -210,8 +205,7 @@ TEMPLATE_TEST_CASE("tuned on the CPU writes the same bits past the caches as thr
   for (const Supported& s : supported()) {
     CAPTURE(s.name);
     for (auto* results : {&streamed, &stored}) {
-      run_forward(*s.table, problem, *results, &executor);
-      run_backward(*s.table, problem, *results, true, true, &executor);
+      run_both(*s.table, problem, *results, &executor);
       CHECK(results->guards_intact());
     }
     CHECK(streamed.y.same_bits(stored.y));
@@ -233,10 +227,8 @@ TEMPLATE_TEST_CASE("tuned on the CPU keeps NaN and infinities in their row", "[k
       for (const Supported& s : supported()) {
         CAPTURE(s.name, cols, special);
         Results<T, G> want(shape), got(shape);
-        run_forward(*s.table, clean, want);
-        run_backward(*s.table, clean, want);
-        run_forward(*s.table, dirty, got);
-        run_backward(*s.table, dirty, got);
+        run_both(*s.table, clean, want);
+        run_both(*s.table, dirty, got);
         CHECK(std::isnan(wide(got.y[4 * cols + 2])));
         CHECK(std::isnan(wide(got.dx[4 * cols + 2])));
         for (std::int64_t m = 0; m < shape.rows; ++m) {
@@ -264,8 +256,7 @@ TEMPLATE_TEST_CASE("tuned on the CPU keeps a NaN whatever its bits are", "[kerne
       for (const Supported& s : supported()) {
         CAPTURE(s.name, bits, cols);
         Results<T, float> of_gamma(shape), of_rstd(shape);
-        run_forward(*s.table, gamma_nan, of_gamma);
-        run_backward(*s.table, gamma_nan, of_gamma);
+        run_both(*s.table, gamma_nan, of_gamma);
         run_forward(*s.table, finite, of_rstd);
         std::memcpy(&of_rstd.rstd[1], &nan, sizeof nan);
         run_backward(*s.table, finite, of_rstd);
@@ -331,10 +322,8 @@ TEST_CASE("tuned on the CPU has the same bits with AVX2 and AVX-512", "[kernels]
   for (const Shape shape : {Shape{17, 1}, Shape{33, 77}, Shape{129, 1000}, Shape{2, 70001}}) {
     const Problem<float, float> problem(shape);
     Results<float, float> a(shape), b(shape);
-    run_forward(*avx2, problem, a);
-    run_backward(*avx2, problem, a);
-    run_forward(*avx512, problem, b);
-    run_backward(*avx512, problem, b);
+    run_both(*avx2, problem, a);
+    run_both(*avx512, problem, b);
     CAPTURE(shape.rows, shape.cols);
     CHECK(a.y.same_bits(b.y));
     CHECK(a.dx.same_bits(b.dx));
