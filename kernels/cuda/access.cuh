@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/common/arguments.hpp"
 #include "kernels/common/divisor.hpp"
 #include "kernels/cuda/vector.cuh"
@@ -95,6 +97,22 @@ struct RowAddress {
   __device__ __forceinline__ const T* operator()(std::int64_t row) const {
     const T* const at = data + row * stride;
     return jump == 0 ? at : at + inner_rows.quotient(row) * jump;
+  }
+};
+
+/// All elements of a tensor: from its first row's start to its last row's end, in addresses.
+template <class T>
+struct Extent {
+  const T *begin, *end;
+
+  Extent(const rmsnorm_rows& rows, std::int64_t count, std::int64_t cols)
+      : begin(static_cast<const T*>(rows.data)) {
+    const std::int64_t inner = rows.inner_rows, outer = (count - 1) / inner;
+    std::int64_t last = outer * rows.outer_stride + (count - 1) % inner * rows.inner_stride;
+    // The last outer index may have fewer rows than the one before.
+    if (outer > 0)
+      last = std::max(last, (outer - 1) * rows.outer_stride + (inner - 1) * rows.inner_stride);
+    end = begin + last + cols;
   }
 };
 

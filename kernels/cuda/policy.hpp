@@ -36,6 +36,7 @@ enum class ForwardPath {
   block,      ///< a thread block per row, the row in registers
   ring,       ///< a cluster of blocks per row, persistent, fed by a ring of bulk copies (sm_90)
   cluster,    ///< a cluster of blocks per row, or one block, the row in shared memory (sm_90)
+  long_rows,  ///< longer ones: sums of chunks of rows first, then y by chunks (sm_90)
   two_pass,   ///< a thread block per row, read twice, the second time from L2
   tiny,       ///< rows shorter than a vector: a thread for some of them
   frame,      ///< short rows that start anywhere, a vector long or longer: where they are dense,
@@ -55,6 +56,7 @@ struct ForwardPlan {
   int stages = 0;   ///< rows of the ring; tiles (frame)
   int blocks = 0;   ///< of the grid (ring, frame)
   float pace = 0;   ///< rows that a block may be ahead of the mean; 0: not held back
+  int chunks = 0;   ///< of a row, each with a float32 sum in the workspace (long_rows)
 };
 
 /// For one row or more.
@@ -70,24 +72,28 @@ enum class BackwardPath {
            ///< thread, a ring of copies for each warp, persistent
   split,   ///< dx by rows, dgamma by columns, each reading x and dy: tiny problems, and whatever no
            ///< other path takes
+  long_rows,  ///< rows that no ring holds: the dots of all, then dx and dgamma by columns (sm_90)
 };
 
 struct BackwardPlan {
   BackwardPath path = BackwardPath::split;
-  int lanes = 0;           ///< per row (lanes); that sum up a row's parts (frame)
-  int groups = 1;          ///< rows at work in a block (groups, ring)
-  int tile_rows = 0;       ///< rows taken at a time by a block (frame), a warp (tiny)
-  int group_threads = 0;   ///< threads per row (groups, ring); per block (the others)
-  int vectors = 0;         ///< 16-byte vectors per thread and row, or tile of rows (frame, tiny);
-                           ///< single elements where `elements`
-  bool elements = false;   ///< a ring whose threads take single elements
-  int stages = 0;          ///< rows of the ring; tiles (frame, tiny)
-  int cluster = 1;         ///< blocks that share a row
-  int blocks = 0;          ///< of the grid
-  float pace = 0;          ///< rows that a block may be ahead of the mean; 0: not held back
-  int partial_rows = 0;    ///< rows of float32 partial sums of dgamma in the workspace
-  int row_blocks = 0;      ///< of a split grid, those that compute dx
-  int column_threads = 0;  ///< columns of a split grid's dgamma block, in units of one access
+  int lanes = 0;          ///< per row (lanes); that sum up a row's parts (frame)
+  int groups = 1;         ///< rows at work in a block (groups, ring)
+  int tile_rows = 0;      ///< rows taken at a time by a block (frame), a warp (tiny)
+  int group_threads = 0;  ///< threads per row (groups, ring); per block (the others)
+  int vectors = 0;        ///< 16-byte vectors per thread and row, or tile of rows (frame, tiny);
+                          ///< single elements where `elements`
+  bool elements = false;  ///< a ring whose threads take single elements
+  int stages = 0;         ///< rows of the ring; tiles (frame, tiny)
+  int cluster = 1;        ///< blocks that share a row
+  int blocks = 0;         ///< of the grid
+  float pace = 0;         ///< rows that a block may be ahead of the mean; 0: not held back
+  int partial_rows = 0;   ///< rows of float32 partial sums of dgamma in the workspace
+  int row_blocks = 0;     ///< of a split grid, those that compute dx
+  std::int64_t launch_rows = 0;  ///< that a launch takes (long_rows)
+  int row_chunks = 1;            ///< of these, each with blocks of its own (long_rows)
+  int dot_chunks = 0;            ///< of a row, each with its dot in the workspace (long_rows)
+  int column_threads = 0;        ///< columns of a split grid's dgamma block, in units of one access
 };
 
 BackwardPlan plan_backward(const Problem& problem, const Device& device);
@@ -110,6 +116,16 @@ constexpr int kGroupsStages = 2;
 /// Bytes of shared memory of a block of such rings for x and dy.
 constexpr std::size_t thread_ring_bytes(int vectors, int stages) {
   return std::size_t{2} * 16 * kThreadRingBlock * vectors * stages;
+}
+
+/// Of long rows: threads of a block that has a chunk of a row, and vectors of that for each of
+/// them; threads of a block that has a vector of columns for each of them.
+constexpr int kLongThreads = 512, kLongChunkVectors = 8, kLongColumnThreads = 128;
+
+/// Floats in the workspace behind the partial rows: dots of the chunks of a launch's rows, and what
+/// they come to for each row.
+constexpr std::int64_t long_floats(const BackwardPlan& plan) {
+  return plan.dot_chunks == 0 ? 0 : plan.launch_rows * (plan.dot_chunks + 1);
 }
 
 /// Rows that the stages of a ring hold for all groups together.

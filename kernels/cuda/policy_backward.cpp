@@ -16,6 +16,7 @@ constexpr std::int64_t kWindowSlack =
     256;  // a window may start and end up to 128 bytes outside its row
 constexpr std::size_t kThreadRingStatics = 8192;  // beside the rings: rstd or sums of warps
 constexpr std::int64_t kMaxPartialBytes = std::int64_t{8} << 20;
+constexpr std::int64_t kMaxDotBytes = 64 * 1024;  // of those, what the dots of long rows may have
 
 /// Partial rows of dgamma that the scratch has room for; none where a single one is larger.
 std::int64_t affordable_partials(const Problem& p) {
@@ -289,6 +290,30 @@ BackwardPlan ring_plan(const Problem& p, const Device& device) {
   return plan;
 }
 
+/// As many rows in a launch as leave their dots in a bounded scratch, and as many chunks of these,
+/// each of which leaves a partial row, as give every SM the eight blocks that keep enough on its
+/// way.
+BackwardPlan long_plan(const Problem& p, const Device& device) {
+  BackwardPlan plan;
+  plan.path = BackwardPath::long_rows;
+  plan.group_threads = kLongColumnThreads;
+  const std::int64_t vectors = row_vectors(p), chunks_of_row = long_chunks(p);
+  if (p.wants_dx) plan.dot_chunks = static_cast<int>(chunks_of_row);
+  plan.launch_rows =
+      std::min(p.rows, std::max<std::int64_t>(1, kMaxDotBytes / 4 / (chunks_of_row + 1)));
+  const std::int64_t column_blocks = ceil_div(vectors, kLongColumnThreads);
+  const std::int64_t allowed =
+      (kMaxPartialBytes - kMaxDotBytes) / (partial_pitch(p.cols) * std::int64_t{4});
+  const std::int64_t chunks = std::min({ceil_div(8 * device.sms, column_blocks), plan.launch_rows,
+                                        std::max<std::int64_t>(1, allowed)});
+  plan.blocks = static_cast<int>(column_blocks * chunks);
+  plan.row_chunks = static_cast<int>(chunks);
+  // One chunk needs no partial row where one launch has all rows.
+  if (p.wants_dgamma && (chunks > 1 || plan.launch_rows < p.rows))
+    plan.partial_rows = plan.row_chunks;
+  return plan;
+}
+
 bool ring_takes(const Problem& p, const Device& device) {
   if (device.compute_capability < 90) return false;
   if (!p.aligned) return shifted_takes(p, device) || p.cols <= 32 * kElementThreads;
@@ -309,9 +334,11 @@ BackwardPlan plan_backward(const Problem& p, const Device& device) {
     if (lanes.lanes > 0) return lanes;
   }
   if (groups_take(p)) return groups_plan(p, device);
-  if (!ring_takes(p, device)) return split_plan(p, device);
-  const BackwardPlan ring = ring_plan(p, device);
-  return ring_shared_bytes(p, ring) <= device.shared_bytes ? ring : split_plan(p, device);
+  if (ring_takes(p, device)) {
+    const BackwardPlan ring = ring_plan(p, device);
+    if (ring_shared_bytes(p, ring) <= device.shared_bytes) return ring;
+  }
+  return device.compute_capability >= 90 ? long_plan(p, device) : split_plan(p, device);
 }
 
 std::int64_t shift_period(const Problem& p) {

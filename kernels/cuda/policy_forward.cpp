@@ -86,6 +86,23 @@ ForwardPlan forward_ring_plan(const Problem& p, const Device& device) {
   return plan;
 }
 
+/// Blocks that share a row in shared memory, as few as leave an SM room for two of them: blocks of
+/// a cluster wait for each other, and more so the more they are. Slices of 64 KB where y is written
+/// by single elements, which more blocks do faster. The longest rows take all of an SM's; none
+/// where they do not fit even so.
+int forward_cluster(const Problem& p, const Device& device) {
+  constexpr std::int64_t kStatics = 2048;  // beside the slice: barriers and sums
+  const auto shared = static_cast<std::int64_t>(device.shared_bytes);
+  const std::int64_t half = shared / 2 - kStatics, by_elements = 64 * 1024;
+  for (const std::int64_t bytes :
+       {p.aligned || p.one_shift ? half : by_elements, shared - kStatics}) {
+    const std::int64_t cluster =
+        power_of_two_at_least(ceil_div(slice_vectors(p, 1), bytes / kPackBytes));
+    if (cluster <= device.max_cluster) return static_cast<int>(cluster);
+  }
+  return 0;
+}
+
 }  // namespace
 
 ForwardPlan plan_forward(const Problem& p, const Device& device) {
@@ -126,23 +143,27 @@ ForwardPlan plan_forward(const Problem& p, const Device& device) {
     plan.threads = static_cast<int>(round_up(ceil_div(whole, plan.vectors), kWarp));
     return plan;
   }
-  // Slices of at most 64 KB: three blocks fit an SM, so that one loads while another exchanges and
-  // a third writes. Up to 48 KB four blocks and more fit, and half the threads each are enough.
-  constexpr std::int64_t kSliceVectors = 4096, kSmallSliceVectors = 3072;
+  // Aligned rows stay with a block while three fit an SM, so that one loads while another sums and
+  // a third writes; longer ones go to the ring. Up to 48 KB four blocks and more fit, and half the
+  // threads each are enough.
+  constexpr std::int64_t kAlignedVectors = 4096, kSmallSliceVectors = 3072;
   const std::int64_t held = slice_vectors(p, 1);
-  const std::int64_t cluster = power_of_two_at_least(ceil_div(held, kSliceVectors));
-  if (has_clusters && p.aligned && cluster > 1) {
+  if (has_clusters && p.aligned && held > kAlignedVectors) {
     const ForwardPlan ring = forward_ring_plan(p, device);
     if (ring.stages > 0) return ring;
   }
-  if (has_clusters && cluster <= device.max_cluster) {
+  plan.cluster = has_clusters ? forward_cluster(p, device) : 0;
+  if (plan.cluster > 0) {
     plan.path = ForwardPath::cluster;
-    plan.cluster = static_cast<int>(cluster);
     plan.threads = held <= kSmallSliceVectors ? 256 : 512;
     return plan;
   }
-  plan.path = p.aligned ? ForwardPath::two_pass : ForwardPath::any;
-  plan.threads = kMaxBlockThreads;
+  plan.cluster = 1;
+  plan.chunks = has_clusters ? long_chunks(p) : 0;
+  plan.path = has_clusters ? ForwardPath::long_rows
+              : p.aligned  ? ForwardPath::two_pass
+                           : ForwardPath::any;
+  plan.threads = kLongThreads;
   return plan;
 }
 

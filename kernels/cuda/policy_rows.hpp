@@ -49,6 +49,11 @@ inline std::int64_t frame_vectors(const Problem& p) {
   return ceil_div(row_bytes(p) + kPackBytes - p.element_bytes, kPackBytes);
 }
 
+/// Chunks of a row that no cluster holds.
+inline int long_chunks(const Problem& p) {
+  return static_cast<int>(ceil_div(row_vectors(p), kLongThreads * kLongChunkVectors));
+}
+
 /// The most pieces that a row may have: what it has of each 16 bytes of memory.
 inline std::int64_t row_pieces(const Problem& p) {
   const std::int64_t width = kPackBytes / p.element_bytes;

@@ -94,8 +94,8 @@ __global__ void forward_row_kernel(Rows<T> x_rows, const G* __restrict__ gamma,
           return square<F>(static_cast<A>(widen(x[column])), mean, round);
         },
         [&](A sum, A addend) -> A { return add_square<F>(sum, addend, round); });
-    const A rstd = inverse_rms<F>(square_sum, denominator<F>(rows, cols),
-                                  added_eps<F>(eps, SpacingAtOne<T>::value));
+    const A rstd = kernels::inverse_rms<F>(square_sum, denominator<F>(rows, cols),
+                                           added_eps<F>(eps, SpacingAtOne<T>::value));
     const T* x_scaled = x_row_scaled<F>(x_rows, row, cols);
     for (std::int64_t column = threadIdx.x; column < stored_cols<F>(cols); column += blockDim.x) {
       const A g = gamma_beside<F, T, A>(gamma, gamma_index<F>(row, column, cols));

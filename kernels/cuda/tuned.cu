@@ -133,21 +133,44 @@ Launchers launchers_of(const Args& args) {
   }
 }
 
+Problem forward_problem(const rmsnorm_forward_args& args) {
+  Problem problem = problem_of(args);
+  problem.aligned = problem.aligned && is_aligned(args.y);
+  problem.dense = problem.dense && is_aligned(args.y);
+  problem.one_shift = !problem.aligned && is_aligned(args.gamma) &&
+                      has_shift_of(args.y, args.x, args.rows, args.cols);
+  return problem;
+}
+
+std::size_t workspace_bytes(const ForwardPlan& plan, const rmsnorm_forward_args& args) {
+  return static_cast<std::size_t>(args.rows * plan.chunks) * sizeof(float);
+}
+
+/// Rows of up to 64 KB, which every device takes without, are not planned for.
+std::size_t forward_workspace_bytes(const rmsnorm_forward_args* args) {
+  constexpr std::int64_t kNeedsNone = std::int64_t{64} << 10;
+  TunedContext context;
+  if (args->cols * element_bytes(args->x.dtype) <= kNeedsNone || args->rows == 0 ||
+      dtype_refusal(args) != nullptr || current_device(context) != cudaSuccess)
+    return 0;
+  return workspace_bytes(plan_forward(forward_problem(*args), context.device), *args);
+}
+
 std::int32_t forward(const rmsnorm_forward_args* args) {
   if (dtype_refusal(args) != nullptr) return RMSNORM_UNSUPPORTED;
   return run_forward(*args, launchers_of(*args).forward);
 }
 
-std::size_t partials_bytes(const BackwardPlan& plan, const rmsnorm_backward_args& args) {
-  return static_cast<std::size_t>(plan.partial_rows * partial_pitch(args.cols) *
-                                  accumulation_bytes(args.x.dtype));
+std::size_t workspace_bytes(const BackwardPlan& plan, const rmsnorm_backward_args& args) {
+  const std::int64_t numbers = plan.partial_rows * partial_pitch(args.cols) + long_floats(plan);
+  return static_cast<std::size_t>(numbers * accumulation_bytes(args.x.dtype));
 }
 
 /// Zero where the device cannot be asked: the call itself then says why.
 std::size_t backward_workspace_bytes(const rmsnorm_backward_args* args) {
   TunedContext context;
   if (dtype_refusal(args) != nullptr || current_device(context) != cudaSuccess) return 0;
-  return partials_bytes(plan_backward(backward_problem(*args), context.device), *args);
+  return workspace_bytes(plan_backward(backward_problem(*args), context.device), *args);
 }
 
 std::int32_t backward(const rmsnorm_backward_args* args) {
@@ -167,7 +190,7 @@ const rmsnorm_implementation kTable = {
     "policy.hpp",
     dtype_refusal<rmsnorm_forward_args>,
     dtype_refusal<rmsnorm_backward_args>,
-    nullptr,
+    forward_workspace_bytes,
     backward_workspace_bytes,
     forward,
     backward,
@@ -180,14 +203,12 @@ std::int32_t run_forward(const rmsnorm_forward_args& args, ForwardLauncher launc
   if (args.rows == 0) return RMSNORM_OK;
   TunedContext context;
   if (const cudaError_t status = current_device(context); status != cudaSuccess) return status;
-  Problem problem = problem_of(args);
-  problem.aligned = problem.aligned && is_aligned(args.y);
-  problem.dense = problem.dense && is_aligned(args.y);
-  problem.one_shift = !problem.aligned && is_aligned(args.gamma) &&
-                      has_shift_of(args.y, args.x, args.rows, args.cols);
+  const Problem problem = forward_problem(args);
+  const ForwardPlan plan = plan_forward(problem, context.device);
+  if (args.workspace_bytes < workspace_bytes(plan, args)) return RMSNORM_WORKSPACE;
   context.stream = static_cast<cudaStream_t>(args.stream);
   context.aligned = problem.aligned;
-  return launch(args, plan_forward(problem, context.device), problem, context);
+  return launch(args, plan, problem, context);
 }
 
 std::int32_t run_backward(const rmsnorm_backward_args& args, BackwardLauncher launch) {
@@ -195,7 +216,7 @@ std::int32_t run_backward(const rmsnorm_backward_args& args, BackwardLauncher la
   if (const cudaError_t status = current_device(context); status != cudaSuccess) return status;
   const Problem problem = backward_problem(args);
   const BackwardPlan plan = plan_backward(problem, context.device);
-  if (args.workspace_bytes < partials_bytes(plan, args)) return RMSNORM_WORKSPACE;
+  if (args.workspace_bytes < workspace_bytes(plan, args)) return RMSNORM_WORKSPACE;
   context.stream = static_cast<cudaStream_t>(args.stream);
   context.aligned = problem.aligned;
   return launch(args, plan, problem, context);

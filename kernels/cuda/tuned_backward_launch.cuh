@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/finalize.cuh"
 #include "kernels/cuda/tuned_frame.cuh"
+#include "kernels/cuda/tuned_long.cuh"
 #include "kernels/cuda/tuned_ring_launch.cuh"
 #include "kernels/cuda/tuned_thread_ring.cuh"
 #include "kernels/cuda/tuned_tiny.cuh"
@@ -137,6 +138,42 @@ cudaError_t launch_frame(const rmsnorm_backward_args& args, const BackwardPlan& 
 }
 
 template <class T, class G, Fault F>
+cudaError_t launch_long(const rmsnorm_backward_args& args, const BackwardPlan& plan,
+                        const TunedContext& context, const BackwardParams<T>& p) {
+  constexpr Fault K = kernel_fault(F);
+  const std::size_t limit = context.device.shared_bytes;
+  const G* gamma = static_cast<const G*>(args.gamma);
+  const Extent<T> x(args.x, args.rows, args.cols), dy(args.dy, args.rows, args.cols);
+  float* const dots = static_cast<float*>(args.workspace) + plan.partial_rows * p.pitch;
+  float* const projections = dots + plan.launch_rows * plan.dot_chunks;
+  const auto run = [&](auto aligned, RowRange rows) {
+    const std::int64_t count = rows.end - rows.begin;
+    if (plan.dot_chunks > 0) {
+      cudaError_t status = launch_kernel<backward_long_dots_kernel<T, G, aligned(), K>>(
+          launch_of(context, count * plan.dot_chunks, kLongThreads), limit, p, gamma, x, dy, rows,
+          dots, plan.dot_chunks);
+      if (status != cudaSuccess) return status;
+      constexpr int kBlockRows = kLongColumnThreads / 32;
+      status = launch_kernel<backward_long_projections_kernel<T, K>>(
+          launch_of(context, (count + kBlockRows - 1) / kBlockRows, kLongColumnThreads), limit, p,
+          rows, static_cast<const float*>(dots), projections, plan.dot_chunks);
+      if (status != cudaSuccess) return status;
+    }
+    return launch_kernel<backward_long_columns_kernel<T, G, aligned(), K>>(
+        launch_of(context, plan.blocks, kLongColumnThreads), limit, p, gamma,
+        static_cast<G*>(args.dgamma), x, dy, rows, static_cast<const float*>(projections),
+        plan.row_chunks, (count + plan.row_chunks - 1) / plan.row_chunks);
+  };
+  for (std::int64_t row = 0; row < args.rows; row += plan.launch_rows) {
+    const RowRange rows{row, std::min(row + plan.launch_rows, args.rows)};
+    const cudaError_t status =
+        context.aligned ? run(std::true_type{}, rows) : run(std::false_type{}, rows);
+    if (status != cudaSuccess) return status;
+  }
+  return cudaSuccess;
+}
+
+template <class T, class G, Fault F>
 cudaError_t launch_backward(const rmsnorm_backward_args& args, const BackwardPlan& plan,
                             const Problem& problem, const TunedContext& context) {
   using A = accumulation_t<T>;
@@ -170,6 +207,9 @@ cudaError_t launch_backward(const rmsnorm_backward_args& args, const BackwardPla
         break;
       case BackwardPath::tiny:
         status = launch_tiny<T, G, F>(args, plan, context, p);
+        break;
+      case BackwardPath::long_rows:
+        status = launch_long<T, G, F>(args, plan, context, p);
         break;
       case BackwardPath::split:
         status = launch_split<T, G, F>(args, plan, context, p);

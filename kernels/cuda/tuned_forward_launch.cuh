@@ -7,6 +7,7 @@
 #include "kernels/cuda/tuned_forward_ring.cuh"
 #include "kernels/cuda/tuned_frame_forward.cuh"
 #include "kernels/cuda/tuned_launch.cuh"
+#include "kernels/cuda/tuned_long.cuh"
 #include "kernels/cuda/tuned_tiny.cuh"
 
 namespace rmsnorm::kernels::cuda {
@@ -144,6 +145,19 @@ cudaError_t launch_forward(const rmsnorm_forward_args& args, const ForwardPlan& 
           if (small) return run(Small{}, std::true_type{});
         }
         return run(Large{}, std::true_type{});
+      }
+      case ForwardPath::long_rows: {
+        const Launch launch = launch_of(context, args.rows * plan.chunks, kLongThreads);
+        const Extent<T> x(args.x, args.rows, args.cols);
+        float* const squares = static_cast<float*>(args.workspace);
+        const auto run = [&](auto aligned) {
+          const cudaError_t status = launch_kernel<forward_long_squares_kernel<T, aligned(), K>>(
+              launch, limit, p, x, squares, plan.chunks);
+          if (status != cudaSuccess) return status;
+          return launch_kernel<forward_long_kernel<T, G, aligned(), K>>(
+              launch, limit, p, gamma, x, static_cast<const float*>(squares), plan.chunks);
+        };
+        return problem.aligned ? run(std::true_type{}) : run(std::false_type{});
       }
       case ForwardPath::two_pass:
         return launch_kernel<forward_two_pass_kernel<T, G, K>>(

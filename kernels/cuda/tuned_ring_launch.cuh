@@ -9,18 +9,8 @@ namespace rmsnorm::kernels::cuda {
 
 template <class T>
 ElementWindows<T> windows_of(const rmsnorm_backward_args& args) {
-  const auto range = [&](const rmsnorm_rows& rows) {
-    const auto* data = static_cast<const T*>(rows.data);
-    const std::int64_t inner = rows.inner_rows, outer = (args.rows - 1) / inner;
-    std::int64_t last = outer * rows.outer_stride + (args.rows - 1) % inner * rows.inner_stride;
-    // The last outer index may have fewer rows than the one before.
-    if (outer > 0)
-      last = std::max(last, (outer - 1) * rows.outer_stride + (inner - 1) * rows.inner_stride);
-    return std::pair(data, data + last + args.cols);
-  };
-  const auto [x_begin, x_end] = range(args.x);
-  const auto [dy_begin, dy_end] = range(args.dy);
-  return {x_begin, x_end, dy_begin, dy_end};
+  const Extent<T> x(args.x, args.rows, args.cols), dy(args.dy, args.rows, args.cols);
+  return {x.begin, x.end, dy.begin, dy.end};
 }
 
 /// The ring as its kernels take it: of those for single elements a mutant has the longest rows'

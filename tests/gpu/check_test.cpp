@@ -112,15 +112,21 @@ TEST_CASE("CUDA kernels pass on many rows on both sides of every edge of the pla
     }
   }
   // Rows that a cluster shares, and both sides of where its blocks hold more of them.
-  for (const std::int64_t cols : {20000, 24576, 24584, 30721, 33601, 53248, 53256, 65536, 65537,
-                                  106504, 131073, 212992, 262144, 262145, 425992}) {
+  for (const std::int64_t cols :
+       {20000,  24576,  24584,  30721,  33601,  53248,  53256,  65536,  65537,  57089, 57137,
+        106504, 131073, 212992, 262144, 262145, 262152, 268800, 268801, 425992, 524296}) {
     for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
       for (const std::int64_t rows : {1, 19})
         check_passes(*tuned, Operation::gamma, {rows, cols, dtype});
     }
   }
-  for (const std::int64_t cols :
-       {33, 257, 1032, 2304, 4096, 4097, 8192, 12288, 16384, 16385, 20000, 65544}) {
+  // Both sides of what a cluster's shared memory holds; beyond it rows are read twice.
+  for (const std::int64_t cols : {1843199, 1843200, 1843201, 1900008}) {
+    for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16})
+      check_passes(*tuned, Operation::gamma, {3, cols, dtype});
+  }
+  for (const std::int64_t cols : {33, 257, 1032, 2304, 4096, 4097, 8192, 12288, 15360, 15361, 16384,
+                                  16385, 20000, 65544, 300001}) {
     const std::int64_t rows = std::max<std::int64_t>(401, 1'000'001 / cols);
     for (const Layout layout : {Layout::offset, Layout::row_strided, Layout::heads}) {
       for (const Operation operation : {Operation::forward, Operation::backward})
@@ -163,13 +169,25 @@ TEST_CASE("B028 sums that follow each other in a block share no memory unguarded
         check_passes(*table, Operation::gamma, {rows, cols, dtype});
       }
     }
-    for (const std::int64_t cols : {33, 264, 521, 776, 1161}) {
+    for (const std::int64_t cols : {33, 264, 521, 776}) {
       check_passes(*table, Operation::gamma, {513, cols, Dtype::bfloat16});
     }
+    // One row for each group of a shifted ring's blocks: racecheck counts a thread's barriers,
+    // whichever they are, and takes what two threads do after equally many for simultaneous.
+    check_passes(*table, Operation::gamma, {560, 1161, Dtype::bfloat16});
+    // Rows that start elsewhere in x than in dx: short ones by lanes, others by single elements.
+    for (const std::int64_t cols : {129, 500, 1161}) {
+      check_passes(*table, Operation::gamma, {513, cols, Dtype::bfloat16, Layout::offset});
+    }
     check_passes(*table, Operation::gamma, {385, 4104, Dtype::float32});
-    for (const std::int64_t cols : {20000, 32776, 32769}) {
+    for (const std::int64_t cols : {20000, 32776, 32769, 57137}) {
       check_passes(*table, Operation::gamma, {3, cols, Dtype::bfloat16});
     }
+    // Rows that no ring holds.
+    for (const std::int64_t cols : {262152, 270001}) {
+      check_passes(*table, Operation::backward, {3, cols, Dtype::bfloat16});
+    }
+    check_passes(*table, Operation::backward, {387, 15363, Dtype::bfloat16, Layout::offset});
   }
 }
 

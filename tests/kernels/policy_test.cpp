@@ -21,13 +21,15 @@ Problem problem(std::int64_t rows, std::int64_t cols, int bytes = 2) {
 }
 
 const std::int64_t kCols[] = {
-    1,     2,     3,      4,      5,      6,      7,      8,      9,      16,     31,     64,
-    65,    127,   128,    129,    255,    256,    257,    264,    383,    385,    511,    512,
-    513,   768,   776,    1000,   1023,   1024,   1025,   1032,   1151,   1153,   2047,   2048,
-    2049,  2056,  3584,   3592,   4096,   4097,   4104,   4608,   4609,   5120,   6144,   8184,
-    8192,  8193,  8200,   10247,  10249,  12288,  15353,  15361,  16384,  16385,  16392,  19999,
-    20000, 23033, 23049,  24569,  24577,  30713,  30721,  32761,  32768,  32769,  32776,  65536,
-    65537, 92161, 131072, 245753, 245761, 262144, 262152, 307193, 307201, 524288, 1048576};
+    1,      2,      3,      4,      5,       6,       7,       8,       9,      16,
+    31,     64,     65,     127,    128,     129,     255,     256,     257,    264,
+    383,    385,    511,    512,    513,     768,     776,     1000,    1023,   1024,
+    1025,   1032,   1151,   1153,   2047,    2048,    2049,    2056,    3584,   3592,
+    4096,   4097,   4104,   4608,   4609,    5120,    6144,    8184,    8192,   8193,
+    8200,   10247,  10249,  12288,  15353,   15361,   16384,   16385,   16392,  19999,
+    20000,  23033,  23049,  24569,  24577,   30713,   30721,   32761,   32768,  32769,
+    32776,  57073,  57089,  65536,  65537,   92161,   131072,  245753,  245761, 262144,
+    262152, 307193, 307201, 524288, 1048576, 1843200, 1843201, 1843208, 4000001};
 
 }  // namespace
 
@@ -44,6 +46,7 @@ TEST_CASE("The forward's reduction does not depend on the number of rows", "[pol
         CHECK(many.vectors == one.vectors);
         // Rows in a block share nothing but what two of them have in one vector.
         CHECK(many.cluster == one.cluster);
+        CHECK(many.chunks == one.chunks);
         CHECK(many.stages == one.stages);
       }
     }
@@ -68,11 +71,13 @@ TEST_CASE("A persistent forward has a cluster at least, on a slice of a device a
 
 TEST_CASE("Every column of a row has a thread in the forward", "[policy]") {
   for (const std::int64_t cols : kCols) {
-    for (const int bytes : {2, 4}) {
-      const Problem p = problem(1000, cols, bytes);
+    for (const auto& [bytes, one_shift] :
+         {std::pair{2, false}, std::pair{2, true}, std::pair{4, false}, std::pair{4, true}}) {
+      Problem p = problem(1000, cols, bytes);
+      p.one_shift = one_shift && !p.aligned;
       const ForwardPlan plan = plan_forward(p, Device{});
       const std::int64_t width = p.aligned ? 16 / bytes : 1;
-      CAPTURE(cols, bytes, static_cast<int>(plan.path));
+      CAPTURE(cols, bytes, one_shift, static_cast<int>(plan.path));
       switch (plan.path) {
         case ForwardPath::lanes:
           CHECK(plan.lanes * plan.vectors * width >= cols);
@@ -114,7 +119,9 @@ TEST_CASE("Every column of a row has a thread in the forward", "[policy]") {
           // A row that starts anywhere may lie in a vector more.
           CHECK(plan.cluster * slice_vectors(p, plan.cluster) * (16 / bytes) >=
                 cols + (p.aligned ? 0 : 16 / bytes - 1));
-          CHECK(slice_vectors(p, plan.cluster) * 16 <= 64 * 1024);
+          // Beside what the kernel has of its own; and no more blocks than that takes.
+          CHECK(slice_vectors(p, plan.cluster) * 16 <= 225 * 1024);
+          CHECK((plan.cluster == 1 || slice_vectors(p, plan.cluster / 2) * 16 > 64 * 1024));
           CHECK(plan.threads == (plan.cluster == 1 && slice_vectors(p, 1) <= 3072 ? 256 : 512));
           break;
         case ForwardPath::ring:
@@ -124,6 +131,9 @@ TEST_CASE("Every column of a row has a thread in the forward", "[policy]") {
           CHECK(plan.stages >= 2);
           CHECK(ring_shared_bytes(p, plan) <= Device{}.shared_bytes);
           CHECK((plan.blocks >= plan.cluster && plan.blocks % plan.cluster == 0));
+          break;
+        case ForwardPath::long_rows:
+          CHECK(plan.chunks * kLongThreads * kLongChunkVectors * (16 / bytes) >= cols);
           break;
         case ForwardPath::two_pass:
         case ForwardPath::any:
@@ -139,7 +149,7 @@ TEST_CASE("Every column of a row has a thread in the backward, and the ring fits
   for (const std::int64_t cols : kCols) {
     for (const int bytes : {2, 4}) {
       for (const int gamma_bytes : {bytes, 4}) {
-        for (const std::int64_t rows : {1, 600, 16384}) {
+        for (const std::int64_t rows : {1, 600, 16384, 1 << 20}) {
           for (const std::size_t shared : {std::size_t{99} * 1024, std::size_t{227} * 1024}) {
             Problem p = problem(rows, cols, bytes);
             p.gamma_bytes = gamma_bytes;
@@ -193,6 +203,15 @@ TEST_CASE("Every column of a row has a thread in the backward, and the ring fits
                 // Where the rings were, every warp leaves its sums.
                 CHECK(static_cast<std::int64_t>(tiny_shared_bytes(plan)) >=
                       plan.group_threads / 32 * cols * 4);
+              }
+              if (plan.path == BackwardPath::long_rows) {
+                CHECK(plan.dot_chunks * kLongThreads * kLongChunkVectors * (16 / bytes) >= cols);
+                CHECK(plan.blocks % plan.row_chunks == 0);
+                CHECK(plan.blocks / plan.row_chunks * kLongColumnThreads * (16 / bytes) >= cols);
+                CHECK((plan.row_chunks <= plan.launch_rows && plan.launch_rows <= rows));
+                // Launches after the first add to what it left.
+                const bool leaves_parts = plan.row_chunks > 1 || plan.launch_rows < rows;
+                CHECK(plan.partial_rows == (leaves_parts ? plan.row_chunks : 0));
               }
               if (plan.path != BackwardPath::ring) continue;
               // A shifted row may need a vector more.
@@ -331,7 +350,8 @@ TEST_CASE("Backward's scratch stays within 8 MB up to 16384 columns, whatever th
         p.float64 = float64;
         const BackwardPlan plan = plan_backward(p, Device{});
         CAPTURE(rows, cols, float64);
-        CHECK(plan.partial_rows * partial_pitch(cols) * (float64 ? 8 : 4) <= std::int64_t{8} << 20);
+        CHECK(plan.partial_rows * partial_pitch(cols) * (float64 ? 8 : 4) + long_floats(plan) * 4 <=
+              std::int64_t{8} << 20);
       }
     }
   }
@@ -346,7 +366,9 @@ TEST_CASE("What sm_90 brought is not chosen before it", "[policy]") {
       CAPTURE(cols, capability);
       CHECK(plan_forward(problem(4096, cols), device).path != ForwardPath::cluster);
       CHECK(plan_forward(problem(4096, cols), device).path != ForwardPath::ring);
+      CHECK(plan_forward(problem(4096, cols), device).path != ForwardPath::long_rows);
       CHECK(plan_backward(problem(4096, cols), device).path != BackwardPath::ring);
+      CHECK(plan_backward(problem(4096, cols), device).path != BackwardPath::long_rows);
     }
   }
 }

@@ -103,14 +103,15 @@ TEST_CASE("the mutants' grid takes every path of tuned on CUDA", "[matrix]") {
     const kernels::cuda::BackwardPlan plan = plan_backward(plain, {});
     backward.insert({plan.path, plain.aligned, plan.elements, plan.cluster > 1});
   }
-  // any is for float64 and longer rows still, two_pass for longer rows than a cluster takes and for
-  // older devices.
+  // any is for float64 and older devices, two_pass for these as well.
   for (const auto& [path, aligned] :
        std::initializer_list<std::pair<ForwardPath, bool>>{{ForwardPath::lanes, true},
                                                            {ForwardPath::block, true},
                                                            {ForwardPath::ring, true},
                                                            {ForwardPath::cluster, true},
                                                            {ForwardPath::cluster, false},
+                                                           {ForwardPath::long_rows, true},
+                                                           {ForwardPath::long_rows, false},
                                                            {ForwardPath::tiny, false},
                                                            {ForwardPath::frame, false},
                                                            {ForwardPath::peel_warp, false},
@@ -124,6 +125,7 @@ TEST_CASE("the mutants' grid takes every path of tuned on CUDA", "[matrix]") {
         Way{BackwardPath::ring, true, false, true}, Way{BackwardPath::ring, false},
         Way{BackwardPath::ring, false, false, true}, Way{BackwardPath::ring, false, true},
         Way{BackwardPath::frame, false}, Way{BackwardPath::tiny, false},
+        Way{BackwardPath::long_rows, true}, Way{BackwardPath::long_rows, false},
         Way{BackwardPath::split, true}, Way{BackwardPath::split, false}}) {
     CAPTURE(static_cast<int>(way.path), way.aligned, way.elements, way.cluster);
     CHECK(backward.count(way) == 1);
