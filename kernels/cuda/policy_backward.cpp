@@ -16,7 +16,7 @@ constexpr std::int64_t kWindowSlack =
     256;  // a window may start and end up to 128 bytes outside its row
 constexpr std::size_t kThreadRingStatics = 8192;  // beside the rings: rstd or sums of warps
 constexpr std::int64_t kMaxPartialBytes = std::int64_t{8} << 20;
-constexpr std::int64_t kMaxDotBytes = 64 * 1024;  // of those, what the dots of long rows may have
+constexpr std::int64_t kLeastDotBytes = 64 * 1024;  // of those, what dots of long rows may have
 
 /// Partial rows of dgamma that the scratch has room for; none where a single one is larger.
 std::int64_t affordable_partials(const Problem& p) {
@@ -299,11 +299,11 @@ BackwardPlan long_plan(const Problem& p, const Device& device) {
   plan.group_threads = kLongColumnThreads;
   const std::int64_t vectors = row_vectors(p), chunks_of_row = long_chunks(p);
   if (p.wants_dx) plan.dot_chunks = static_cast<int>(chunks_of_row);
-  plan.launch_rows =
-      std::min(p.rows, std::max<std::int64_t>(1, kMaxDotBytes / 4 / (chunks_of_row + 1)));
+  const std::int64_t dots = std::max(kLeastDotBytes / 4, p.cols / 16);
+  plan.launch_rows = std::min(p.rows, dots / (chunks_of_row + 1));
   const std::int64_t column_blocks = ceil_div(vectors, kLongColumnThreads);
   const std::int64_t allowed =
-      (kMaxPartialBytes - kMaxDotBytes) / (partial_pitch(p.cols) * std::int64_t{4});
+      (kMaxPartialBytes - kLeastDotBytes) / (partial_pitch(p.cols) * std::int64_t{4});
   const std::int64_t chunks = std::min({ceil_div(8 * device.sms, column_blocks), plan.launch_rows,
                                         std::max<std::int64_t>(1, allowed)});
   plan.blocks = static_cast<int>(column_blocks * chunks);

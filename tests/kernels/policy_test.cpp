@@ -357,6 +357,21 @@ TEST_CASE("Backward's scratch stays within 8 MB up to 16384 columns, whatever th
   }
 }
 
+TEST_CASE("Long rows leave their dots in scratch of a bounded size, and few of them in one launch",
+          "[policy]") {
+  for (const std::int64_t cols : {15361, 65537, 262152, 1048583, 4000001, 268435459}) {
+    for (const std::int64_t rows : {1, 3, 385, 4099, 1 << 20}) {
+      const BackwardPlan plan = plan_backward(problem(rows, cols), Device{});
+      if (plan.path != BackwardPath::long_rows) continue;
+      CAPTURE(rows, cols, plan.launch_rows);
+      CHECK(plan.launch_rows >= 1);
+      CHECK(long_floats(plan) * 4 <= std::max<std::int64_t>(64 * 1024, cols / 4));
+      if (rows <= 385) CHECK(plan.launch_rows == rows);
+      if (rows == 3) CHECK((cols < (1 << 20) || plan.partial_rows == 0));
+    }
+  }
+}
+
 TEST_CASE("What sm_90 brought is not chosen before it", "[policy]") {
   for (const std::int64_t cols : kCols) {
     for (const int capability : {80, 86, 89}) {
