@@ -20,6 +20,9 @@ struct Problem {
   /// in a forward, gamma starts at one. Of a forward it decides how y is written, not which path it
   /// takes.
   bool one_shift = false;
+  /// In a forward, not aligned: x begins as far past a 16-byte boundary as y, and its stride keeps
+  /// that from row to row, however many there are. What orders a row's sum may ask this.
+  bool in_step = false;
   bool float64 = false;
   bool wants_dx = true, wants_dgamma = true;
 };
@@ -122,10 +125,10 @@ constexpr std::size_t thread_ring_bytes(int vectors, int stages) {
 /// them; threads of a block that has a vector of columns for each of them.
 constexpr int kLongThreads = 512, kLongChunkVectors = 8, kLongColumnThreads = 128;
 
-/// Floats in the workspace behind the partial rows: dots of the chunks of a launch's rows, and what
-/// they come to for each row.
+/// Floats in the workspace before the partial rows, a multiple of 4: dots of the chunks of a
+/// launch's rows, and what they come to for each row.
 constexpr std::int64_t long_floats(const BackwardPlan& plan) {
-  return plan.dot_chunks == 0 ? 0 : plan.launch_rows * (plan.dot_chunks + 1);
+  return plan.dot_chunks == 0 ? 0 : (plan.launch_rows * (plan.dot_chunks + 1) + 3) / 4 * 4;
 }
 
 /// Rows that the stages of a ring hold for all groups together.

@@ -16,7 +16,7 @@ constexpr std::int64_t kWindowSlack =
     256;  // a window may start and end up to 128 bytes outside its row
 constexpr std::size_t kThreadRingStatics = 8192;  // beside the rings: rstd or sums of warps
 constexpr std::int64_t kMaxPartialBytes = std::int64_t{8} << 20;
-constexpr std::int64_t kLeastDotBytes = 64 * 1024;  // of those, what dots of long rows may have
+constexpr std::int64_t kLeastDotBytes = 64 * 1024;  // beside them, for dots of long rows
 
 /// Partial rows of dgamma that the scratch has room for; none where a single one is larger.
 std::int64_t affordable_partials(const Problem& p) {
@@ -263,7 +263,7 @@ BackwardPlan ring_plan(const Problem& p, const Device& device) {
     plan.pace = 0.25f;
     if (vectors > 2048) {
       plan.cluster = static_cast<int>(power_of_two_at_least(ceil_div(vectors, 2048)));
-    } else if (p.gamma_bytes > p.element_bytes || vectors > 1920) {
+    } else if ((p.gamma_bytes > p.element_bytes || vectors > 1920) && device.max_cluster > 1) {
       plan.vectors = 2;
       plan.cluster = 2;
       most_stages = 5;
@@ -300,7 +300,7 @@ BackwardPlan long_plan(const Problem& p, const Device& device) {
   const std::int64_t vectors = row_vectors(p), chunks_of_row = long_chunks(p);
   if (p.wants_dx) plan.dot_chunks = static_cast<int>(chunks_of_row);
   const std::int64_t dots = std::max(kLeastDotBytes / 4, p.cols / 16);
-  plan.launch_rows = std::min(p.rows, dots / (chunks_of_row + 1));
+  plan.launch_rows = p.wants_dx ? std::min(p.rows, dots / (chunks_of_row + 1)) : p.rows;
   const std::int64_t column_blocks = ceil_div(vectors, kLongColumnThreads);
   const std::int64_t allowed =
       (kMaxPartialBytes - kLeastDotBytes) / (partial_pitch(p.cols) * std::int64_t{4});

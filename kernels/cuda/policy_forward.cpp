@@ -95,7 +95,7 @@ int forward_cluster(const Problem& p, const Device& device) {
   const auto shared = static_cast<std::int64_t>(device.shared_bytes);
   const std::int64_t half = shared / 2 - kStatics, by_elements = 64 * 1024;
   for (const std::int64_t bytes :
-       {p.aligned || p.one_shift ? half : by_elements, shared - kStatics}) {
+       {p.aligned || p.in_step ? half : by_elements, shared - kStatics}) {
     const std::int64_t cluster =
         power_of_two_at_least(ceil_div(slice_vectors(p, 1), bytes / kPackBytes));
     if (cluster <= device.max_cluster) return static_cast<int>(cluster);

@@ -144,7 +144,7 @@ cudaError_t launch_long(const rmsnorm_backward_args& args, const BackwardPlan& p
   const std::size_t limit = context.device.shared_bytes;
   const G* gamma = static_cast<const G*>(args.gamma);
   const Extent<T> x(args.x, args.rows, args.cols), dy(args.dy, args.rows, args.cols);
-  float* const dots = static_cast<float*>(args.workspace) + plan.partial_rows * p.pitch;
+  float* const dots = static_cast<float*>(args.workspace);
   float* const projections = dots + plan.launch_rows * plan.dot_chunks;
   const auto run = [&](auto aligned, RowRange rows) {
     const std::int64_t count = rows.end - rows.begin;
@@ -177,7 +177,8 @@ template <class T, class G, Fault F>
 cudaError_t launch_backward(const rmsnorm_backward_args& args, const BackwardPlan& plan,
                             const Problem& problem, const TunedContext& context) {
   using A = accumulation_t<T>;
-  A* partials = plan.partial_rows > 0 ? static_cast<A*>(args.workspace) : nullptr;
+  A* partials =
+      plan.partial_rows > 0 ? static_cast<A*>(args.workspace) + long_floats(plan) : nullptr;
   const BackwardParams<T> p{
       RowAddress<T>(args.x, args.rows),
       RowAddress<T>(args.dy, args.rows),

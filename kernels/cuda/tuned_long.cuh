@@ -66,7 +66,8 @@ __device__ __forceinline__ GammaPack<T, G> load_gamma_at(const G* gamma, std::in
   if (kAligned || (column >= W && cols - column >= 2 * W)) {
     if (column < cols) return AnywhereGamma<T, G, kAligned>(gamma, column)(0);
   }
-  return load_gamma_at<T, G>(gamma, static_cast<int>(column), static_cast<int>(cols));
+  const int left = static_cast<int>(max(std::int64_t{0}, min(cols - column, std::int64_t{W})));
+  return load_gamma_at<T, G>(gamma == nullptr ? gamma : gamma + column, 0, left);
 }
 
 /// Stores the first `count` elements of a vector per lane, vectors one behind the other in a warp.

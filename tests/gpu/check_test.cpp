@@ -125,9 +125,21 @@ TEST_CASE("CUDA kernels pass on many rows on both sides of every edge of the pla
     for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16})
       check_passes(*tuned, Operation::gamma, {3, cols, dtype});
   }
-  for (const std::int64_t cols : {33, 257, 1032, 2304, 4096, 4097, 8192, 12288, 15360, 15361, 16384,
-                                  16385, 20000, 65544, 300001}) {
-    const std::int64_t rows = std::max<std::int64_t>(401, 1'000'001 / cols);
+  // More long rows than a launch takes: the second adds to the first one's part of dgamma.
+  check_passes(*tuned, Operation::backward, {8200, 15361, Dtype::bfloat16, Layout::offset});
+  for (const Layout layout : {Layout::offset, Layout::row_strided, Layout::heads}) {
+    for (const std::int64_t cols : {270001, 1850000, 1850001}) {
+      for (const Operation operation : {Operation::forward, Operation::backward})
+        check_passes(*tuned, operation, {6, cols, Dtype::float16, layout, GammaKind::float32});
+    }
+  }
+  check_passes(*tuned, Operation::forward,
+               {2, 1850001, Dtype::bfloat16, Layout::contiguous, GammaKind::none});
+  check_passes(*tuned, Operation::backward,
+               {2, 270001, Dtype::bfloat16, Layout::contiguous, GammaKind::none});
+  for (const std::int64_t cols :
+       {33, 257, 1032, 2304, 4096, 4097, 8192, 12288, 15360, 15361, 16384, 16385, 20000, 65544}) {
+    const std::int64_t rows = std::max<std::int64_t>(408, 1'000'001 / cols);
     for (const Layout layout : {Layout::offset, Layout::row_strided, Layout::heads}) {
       for (const Operation operation : {Operation::forward, Operation::backward})
         check_passes(*tuned, operation, {rows, cols, Dtype::float16, layout, GammaKind::float32});
@@ -183,10 +195,11 @@ TEST_CASE("B028 sums that follow each other in a block share no memory unguarded
     for (const std::int64_t cols : {20000, 32776, 32769, 57137}) {
       check_passes(*table, Operation::gamma, {3, cols, Dtype::bfloat16});
     }
-    // Rows that no ring holds.
+    // Rows that no ring holds, or no cluster.
     for (const std::int64_t cols : {262152, 270001}) {
       check_passes(*table, Operation::backward, {3, cols, Dtype::bfloat16});
     }
+    check_passes(*table, Operation::forward, {1, 1850001, Dtype::bfloat16});
     check_passes(*table, Operation::backward, {387, 15363, Dtype::bfloat16, Layout::offset});
   }
 }

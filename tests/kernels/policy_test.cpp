@@ -39,7 +39,9 @@ TEST_CASE("The forward's reduction does not depend on the number of rows", "[pol
       CAPTURE(cols, bytes);
       const ForwardPlan one = plan_forward(problem(1, cols, bytes), Device{});
       for (const std::int64_t rows : {2, 129, 16384, 1 << 20}) {
-        const ForwardPlan many = plan_forward(problem(rows, cols, bytes), Device{});
+        Problem p = problem(rows, cols, bytes);
+        p.one_shift = rows == 2 && !p.aligned;  // of some counts, and not of all
+        const ForwardPlan many = plan_forward(p, Device{});
         CHECK(many.path == one.path);
         CHECK(many.lanes == one.lanes);
         CHECK(many.threads == one.threads);
@@ -74,7 +76,7 @@ TEST_CASE("Every column of a row has a thread in the forward", "[policy]") {
     for (const auto& [bytes, one_shift] :
          {std::pair{2, false}, std::pair{2, true}, std::pair{4, false}, std::pair{4, true}}) {
       Problem p = problem(1000, cols, bytes);
-      p.one_shift = one_shift && !p.aligned;
+      p.one_shift = p.in_step = one_shift && !p.aligned;
       const ForwardPlan plan = plan_forward(p, Device{});
       const std::int64_t width = p.aligned ? 16 / bytes : 1;
       CAPTURE(cols, bytes, one_shift, static_cast<int>(plan.path));
@@ -121,7 +123,8 @@ TEST_CASE("Every column of a row has a thread in the forward", "[policy]") {
                 cols + (p.aligned ? 0 : 16 / bytes - 1));
           // Beside what the kernel has of its own; and no more blocks than that takes.
           CHECK(slice_vectors(p, plan.cluster) * 16 <= 225 * 1024);
-          CHECK((plan.cluster == 1 || slice_vectors(p, plan.cluster / 2) * 16 > 64 * 1024));
+          CHECK((plan.cluster == 1 || slice_vectors(p, plan.cluster / 2) * 16 >
+                                          (p.aligned || p.in_step ? 111 : 64) * 1024));
           CHECK(plan.threads == (plan.cluster == 1 && slice_vectors(p, 1) <= 3072 ? 256 : 512));
           break;
         case ForwardPath::ring:
@@ -372,6 +375,24 @@ TEST_CASE("Long rows leave their dots in scratch of a bounded size, and few of t
   }
 }
 
+TEST_CASE("A slice of a device with one processor gets no clusters", "[policy]") {
+  Device device;
+  device.sms = 1;
+  device.max_cluster = 1;
+  for (const std::int64_t cols : kCols) {
+    for (const int gamma_bytes : {2, 4}) {
+      for (const bool in_step : {false, true}) {
+        Problem p = problem(4099, cols, 2);
+        p.gamma_bytes = gamma_bytes;
+        p.one_shift = p.in_step = in_step && !p.aligned;
+        CAPTURE(cols, gamma_bytes, in_step);
+        CHECK(plan_forward(p, device).cluster == 1);
+        CHECK(plan_backward(p, device).cluster == 1);
+      }
+    }
+  }
+}
+
 TEST_CASE("What sm_90 brought is not chosen before it", "[policy]") {
   for (const std::int64_t cols : kCols) {
     for (const int capability : {80, 86, 89}) {
@@ -397,6 +418,11 @@ TEST_CASE("A gradient that nobody wants has no blocks and no scratch", "[policy]
     CHECK(plan.partial_rows == 0);
     p.wants_dgamma = true;
     p.wants_dx = false;
+    const BackwardPlan many = plan_backward(p, Device{});
+    if (many.path == BackwardPath::long_rows) {
+      CHECK(long_floats(many) == 0);
+      CHECK(many.launch_rows == p.rows);
+    }
     p.rows = 4;
     const BackwardPlan few = plan_backward(p, Device{});
     if (few.path != BackwardPath::split) continue;

@@ -103,7 +103,7 @@ TEST_CASE("the mutants' grid takes every path of tuned on CUDA", "[matrix]") {
     const kernels::cuda::BackwardPlan plan = plan_backward(plain, {});
     backward.insert({plan.path, plain.aligned, plan.elements, plan.cluster > 1});
   }
-  // any is for float64 and older devices, two_pass for these as well.
+  // any is for float64 and for older devices, two_pass for these alone.
   for (const auto& [path, aligned] :
        std::initializer_list<std::pair<ForwardPath, bool>>{{ForwardPath::lanes, true},
                                                            {ForwardPath::block, true},
