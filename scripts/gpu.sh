@@ -96,17 +96,17 @@ step_sweep() {
 }
 
 step_sanitizer() {
-  local tool sanitizer flags=()
+  local tool sanitizer cases flags=()
   sanitizer=$(find_sanitizer)
   # libtorch's pool hands out pieces of large allocations, past whose ends memcheck sees nothing wrong.
   export PYTORCH_NO_CUDA_MEMORY_CACHING=1
   for tool in memcheck racecheck initcheck synccheck; do
-    flags=()
+    flags=() cases='[sanitizer],[unequal]'
     # A kernel's shared memory is its own; libtorch's sum of long rows is reported for its.
-    [[ $tool != racecheck ]] || flags=(--kernel-regex kns=7rmsnorm)
+    [[ $tool != racecheck ]] || flags=(--kernel-regex kns=7rmsnorm) cases='[sanitizer]'
     [[ $tool != initcheck ]] || read -ra flags <<<"${RMSNORM_INITCHECK_FLAGS:-}"
     record "$tool" "$sanitizer" --tool "$tool" --error-exitcode "$sanitizer_exit" "${flags[@]}" \
-      "$bin/rmsnorm_gpu_tests" '[sanitizer]' -w NoTests
+      "$bin/rmsnorm_gpu_tests" "$cases" -w NoTests
     judge_sanitizer
   done
   unset PYTORCH_NO_CUDA_MEMORY_CACHING

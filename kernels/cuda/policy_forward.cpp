@@ -88,19 +88,16 @@ ForwardPlan forward_ring_plan(const Problem& p, const Device& device) {
 
 /// Blocks that share a row in shared memory, as few as leave an SM room for two of them: blocks of
 /// a cluster wait for each other, and more so the more they are. Slices of 64 KB where y is written
-/// by single elements, which more blocks do faster. The longest rows take all of an SM's; none
-/// where they do not fit even so.
+/// by single elements, which more blocks do faster. Of the longest rows the largest cluster's take
+/// more; none where they do not fit an SM even so.
 int forward_cluster(const Problem& p, const Device& device) {
   constexpr std::int64_t kStatics = 2048;  // beside the slice: barriers and sums
   const auto shared = static_cast<std::int64_t>(device.shared_bytes);
-  const std::int64_t half = shared / 2 - kStatics, by_elements = 64 * 1024;
-  for (const std::int64_t bytes :
-       {p.aligned || p.in_step ? half : by_elements, shared - kStatics}) {
-    const std::int64_t cluster =
-        power_of_two_at_least(ceil_div(slice_vectors(p, 1), bytes / kPackBytes));
-    if (cluster <= device.max_cluster) return static_cast<int>(cluster);
-  }
-  return 0;
+  const std::int64_t wanted = p.aligned || p.in_step ? shared / 2 - kStatics : 64 * 1024;
+  const std::int64_t blocks =
+      power_of_two_at_least(ceil_div(slice_vectors(p, 1), wanted / kPackBytes));
+  const auto cluster = static_cast<int>(std::min<std::int64_t>(blocks, device.max_cluster));
+  return slice_vectors(p, cluster) * kPackBytes <= shared - kStatics ? cluster : 0;
 }
 
 }  // namespace
@@ -152,18 +149,18 @@ ForwardPlan plan_forward(const Problem& p, const Device& device) {
     const ForwardPlan ring = forward_ring_plan(p, device);
     if (ring.stages > 0) return ring;
   }
-  plan.cluster = has_clusters ? forward_cluster(p, device) : 0;
-  if (plan.cluster > 0) {
+  if (!has_clusters) {
+    plan.path = p.aligned ? ForwardPath::two_pass : ForwardPath::any;
+    plan.threads = kMaxBlockThreads;
+  } else if (const int cluster = forward_cluster(p, device); cluster > 0) {
     plan.path = ForwardPath::cluster;
+    plan.cluster = cluster;
     plan.threads = held <= kSmallSliceVectors ? 256 : 512;
-    return plan;
+  } else {
+    plan.path = ForwardPath::long_rows;
+    plan.threads = kLongThreads;
+    plan.chunks = long_chunks(p);
   }
-  plan.cluster = 1;
-  plan.chunks = has_clusters ? long_chunks(p) : 0;
-  plan.path = has_clusters ? ForwardPath::long_rows
-              : p.aligned  ? ForwardPath::two_pass
-                           : ForwardPath::any;
-  plan.threads = kLongThreads;
   return plan;
 }
 

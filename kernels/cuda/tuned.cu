@@ -100,6 +100,7 @@ bool is_in_step(const void* dense, const rmsnorm_rows& rows, std::int64_t cols) 
          shift(rows.data) == shift(dense);
 }
 
+/// The same of `count` rows, whatever their levels.
 bool has_shift_of(const void* dense, const rmsnorm_rows& rows, std::int64_t count,
                   std::int64_t cols) {
   return is_one_level(rows, count) && is_in_step(dense, rows, cols);

@@ -143,14 +143,14 @@ cudaError_t launch_long(const rmsnorm_backward_args& args, const BackwardPlan& p
   constexpr Fault K = kernel_fault(F);
   const std::size_t limit = context.device.shared_bytes;
   const G* gamma = static_cast<const G*>(args.gamma);
-  const Extent<T> x(args.x, args.rows, args.cols), dy(args.dy, args.rows, args.cols);
+  const ElementWindows<T> windows = windows_of<T>(args);
   float* const dots = static_cast<float*>(args.workspace);
   float* const projections = dots + plan.launch_rows * plan.dot_chunks;
   const auto run = [&](auto aligned, RowRange rows) {
     const std::int64_t count = rows.end - rows.begin;
     if (plan.dot_chunks > 0) {
       cudaError_t status = launch_kernel<backward_long_dots_kernel<T, G, aligned(), K>>(
-          launch_of(context, count * plan.dot_chunks, kLongThreads), limit, p, gamma, x, dy, rows,
+          launch_of(context, count * plan.dot_chunks, kLongThreads), limit, p, gamma, windows, rows,
           dots, plan.dot_chunks);
       if (status != cudaSuccess) return status;
       constexpr int kBlockRows = kLongColumnThreads / 32;
@@ -161,7 +161,7 @@ cudaError_t launch_long(const rmsnorm_backward_args& args, const BackwardPlan& p
     }
     return launch_kernel<backward_long_columns_kernel<T, G, aligned(), K>>(
         launch_of(context, plan.blocks, kLongColumnThreads), limit, p, gamma,
-        static_cast<G*>(args.dgamma), x, dy, rows, static_cast<const float*>(projections),
+        static_cast<G*>(args.dgamma), windows, rows, static_cast<const float*>(projections),
         plan.row_chunks, (count + plan.row_chunks - 1) / plan.row_chunks);
   };
   for (std::int64_t row = 0; row < args.rows; row += plan.launch_rows) {

@@ -14,57 +14,34 @@
 
 namespace rmsnorm::kernels::cuda {
 
-/// The vector that begins `past` elements after `low`, whose elements all lie in two vectors.
-template <class T>
-__device__ __forceinline__ uint4 join_two(const uint4* low, int past) {
+/// The vector of elements from `from` on: one, or what two around it have of it. kAligned: `from`
+/// is at a 16-byte boundary.
+template <class T, bool kAligned>
+__device__ __forceinline__ uint4 load_anywhere(const T* from) {
+  if constexpr (kAligned) return *reinterpret_cast<const uint4*>(from);
+  const auto address = reinterpret_cast<std::uintptr_t>(from);
+  const auto past = static_cast<int>(address / sizeof(T) % kPack<T>);
+  const uint4* const low = reinterpret_cast<const uint4*>(address & ~std::uintptr_t{15});
   const uint4 first = low[0], second = low[past > 0 ? 1 : 0];
   return joined<T>(first, second, past);
 }
 
-/// Elements one behind the other by vectors, wherever they begin. kAligned: at a 16-byte boundary.
-template <class T, bool kAligned>
-struct Anywhere {
-  const uint4* low;
-  int past;
-
-  __device__ __forceinline__ explicit Anywhere(const T* first)
-      : low(reinterpret_cast<const uint4*>(reinterpret_cast<std::uintptr_t>(first) &
-                                           ~std::uintptr_t{15})),
-        past(static_cast<int>(reinterpret_cast<std::uintptr_t>(first) / sizeof(T) % kPack<T>)) {}
-  __device__ __forceinline__ uint4 operator()(std::int64_t vector) const {
-    if constexpr (kAligned) return low[vector];
-    return join_two<T>(low + vector, past);
-  }
-};
-
-/// gamma for the columns of vectors of x, as Anywhere.
+/// gamma of the columns [column, column + W), wherever gamma begins; ones where there is none,
+/// zeros behind the row's end.
 template <class T, class G, bool kAligned>
-struct AnywhereGamma {
-  const G* gamma;
-  Anywhere<G, kAligned> packs;
-
-  __device__ __forceinline__ AnywhereGamma(const G* gamma_, std::int64_t first)
-      : gamma(gamma_), packs(gamma_ == nullptr ? gamma_ : gamma_ + first) {}
-  __device__ __forceinline__ GammaPack<T, G> operator()(std::int64_t vector) const {
-    GammaPack<T, G> pack;
+__device__ __forceinline__ GammaPack<T, G> column_gamma(const G* gamma, std::int64_t column,
+                                                        std::int64_t cols) {
+  constexpr int W = kPack<T>;
+  GammaPack<T, G> pack;
+  if (column < cols && (kAligned || (column >= W && cols - column >= 2 * W))) {
     if (gamma == nullptr) {
       pack.load(nullptr, 0);
     } else {
-      constexpr int kVectors = GammaPack<T, G>::kVectors;
 #pragma unroll
-      for (int i = 0; i < kVectors; ++i) pack.packed[i] = packs(vector * kVectors + i);
+      for (int i = 0; i < GammaPack<T, G>::kVectors; ++i)
+        pack.packed[i] = load_anywhere<G, kAligned>(gamma + column + i * kPack<G>);
     }
     return pack;
-  }
-};
-
-/// gamma of the columns [column, column + W), wherever gamma begins; zeros behind the row's end.
-template <class T, class G, bool kAligned>
-__device__ __forceinline__ GammaPack<T, G> load_gamma_at(const G* gamma, std::int64_t column,
-                                                         std::int64_t cols) {
-  constexpr int W = kPack<T>;
-  if (kAligned || (column >= W && cols - column >= 2 * W)) {
-    if (column < cols) return AnywhereGamma<T, G, kAligned>(gamma, column)(0);
   }
   const int left = static_cast<int>(max(std::int64_t{0}, min(cols - column, std::int64_t{W})));
   return load_gamma_at<T, G>(gamma == nullptr ? gamma : gamma + column, 0, left);
@@ -106,12 +83,12 @@ class ColumnVector {
   __device__ __forceinline__ int count() const { return count_; }
   /// Zeros behind the row's end. `readable`: the tensor.
   __device__ __forceinline__ uint4 load(const T* row, const Readable& readable) const {
-    const Anywhere<T, kAligned> at(row + column_);
-    if constexpr (kAligned) return at(0);
-    if (is_inside_) return at(0);
-    const auto low = reinterpret_cast<std::uintptr_t>(at.low);
-    const bool whole = count_ == W && low >= readable.low && low + 32 <= readable.high;
-    return whole ? at(0) : first_elements<T>(row + column_, count_);
+    const T* const from = row + column_;
+    if constexpr (kAligned) return load_anywhere<T, kAligned>(from);
+    const std::uintptr_t low = reinterpret_cast<std::uintptr_t>(from) & ~std::uintptr_t{15};
+    const bool has_both = low >= readable.low && low + 32 <= readable.high;
+    if (is_inside_ || (count_ == W && has_both)) return load_anywhere<T, kAligned>(from);
+    return first_elements<T>(from, count_);
   }
 
  private:
@@ -182,7 +159,7 @@ __global__ void __launch_bounds__(kLongThreads, 2)
     const ColumnVector<T, kAligned> vector(has_columns ? column : 0, has_columns ? p.cols : 0);
     float values[W] = {}, factors[W], out[W];
     if (has_columns) widen_pack<T>(vector.load(x, readable), values);
-    load_gamma_at<T, G, kAligned>(gamma, column, p.cols).widen(factors);
+    column_gamma<T, G, kAligned>(gamma, column, p.cols).widen(factors);
     y_elements<F>(values, factors, rstd, out, row, column, p);
     int count = vector.count();
     if constexpr (F == Fault::tail_not_stored)
@@ -200,8 +177,8 @@ struct RowRange {
 /// sum(dy * gamma * x) over a chunk of a row: dots[(row - rows.begin) * chunks + chunk].
 template <class T, class G, bool kAligned, Fault F>
 __global__ void __launch_bounds__(kLongThreads, 2)
-    backward_long_dots_kernel(BackwardParams<T> p, const G* __restrict__ gamma, Extent<T> x_extent,
-                              Extent<T> dy_extent, RowRange rows, float* dots, int chunks) {
+    backward_long_dots_kernel(BackwardParams<T> p, const G* __restrict__ gamma,
+                              ElementWindows<T> windows, RowRange rows, float* dots, int chunks) {
   constexpr int W = kPack<T>;
   allow_next_kernel();
   const std::int64_t row = rows.begin + blockIdx.x / static_cast<unsigned>(chunks);
@@ -209,8 +186,8 @@ __global__ void __launch_bounds__(kLongThreads, 2)
   wait_for_previous_kernel();
   const T* const x_row = p.x(row);
   const T* const dy_row = p.dy(row);
-  const Readable x_readable(x_extent.begin, x_extent.end),
-      dy_readable(dy_extent.begin, dy_extent.end);
+  const Readable x_readable(windows.x_begin, windows.x_end),
+      dy_readable(windows.dy_begin, windows.dy_end);
   float dot = 0;
 #pragma unroll 4
   for (int j = 0; j < kLongChunkVectors; ++j) {
@@ -220,7 +197,7 @@ __global__ void __launch_bounds__(kLongThreads, 2)
     float xs[W], dys[W], factors[W];
     widen_pack<T>(vector.load(x_row, x_readable), xs);
     widen_pack<T>(vector.load(dy_row, dy_readable), dys);
-    load_gamma_at<T, G, kAligned>(gamma, column, p.cols).widen(factors);
+    column_gamma<T, G, kAligned>(gamma, column, p.cols).widen(factors);
     dot += dot_elements<F>(xs, dys, factors, column, p);
   }
   dot = block_sum_once(dot);
@@ -249,9 +226,8 @@ __global__ void __launch_bounds__(kLongColumnThreads)
 template <class T, class G, bool kAligned, Fault F>
 __global__ void __launch_bounds__(kLongColumnThreads)
     backward_long_columns_kernel(BackwardParams<T> p, const G* __restrict__ gamma,
-                                 G* __restrict__ dgamma, Extent<T> x_extent, Extent<T> dy_extent,
-                                 RowRange rows, const float* projections, int chunks,
-                                 std::int64_t chunk_rows) {
+                                 G* __restrict__ dgamma, ElementWindows<T> windows, RowRange rows,
+                                 const float* projections, int chunks, std::int64_t chunk_rows) {
   constexpr int W = kPack<T>, kAtOnce = 2;
   allow_next_kernel();
   const unsigned chunk = blockIdx.x % static_cast<unsigned>(chunks);
@@ -265,9 +241,9 @@ __global__ void __launch_bounds__(kLongColumnThreads)
   if (column - lane * W >= p.cols) return;
   const bool has_columns = column < p.cols;
   const ColumnVector<T, kAligned> vector(has_columns ? column : 0, has_columns ? p.cols : 0);
-  const Readable x_readable(x_extent.begin, x_extent.end),
-      dy_readable(dy_extent.begin, dy_extent.end);
-  GammaPack<T, G> scale = load_gamma_at<T, G, kAligned>(gamma, column, p.cols);
+  const Readable x_readable(windows.x_begin, windows.x_end),
+      dy_readable(windows.dy_begin, windows.dy_end);
+  GammaPack<T, G> scale = column_gamma<T, G, kAligned>(gamma, column, p.cols);
   float sums[W] = {};
 #pragma unroll 1
   for (std::int64_t first = begin; first < end; first += kAtOnce) {
