@@ -20,9 +20,6 @@ struct Problem {
   /// in a forward, gamma starts at one. Of a forward it decides how y is written, not which path it
   /// takes.
   bool one_shift = false;
-  /// In a forward, not aligned: x begins as far past a 16-byte boundary as y, and its stride keeps
-  /// that from row to row, however many there are. What orders a row's sum may ask this.
-  bool in_step = false;
   bool float64 = false;
   bool wants_dx = true, wants_dgamma = true;
 };
@@ -84,9 +81,8 @@ struct BackwardPlan {
   int groups = 1;         ///< rows at work in a block (groups, ring)
   int tile_rows = 0;      ///< rows taken at a time by a block (frame), a warp (tiny)
   int group_threads = 0;  ///< threads per row (groups, ring); per block (the others)
-  int vectors = 0;        ///< 16-byte vectors per thread and row, or tile of rows (frame, tiny);
-                          ///< single elements where `elements`
-  bool elements = false;  ///< a ring whose threads take single elements
+  int vectors = 0;        ///< 16-byte vectors per thread and row, or tile of rows (frame, tiny)
+  bool joined = false;    ///< vectors of dx, joined from two of x and of dy (ring)
   int stages = 0;         ///< rows of the ring; tiles (frame, tiny)
   int cluster = 1;        ///< blocks that share a row
   int blocks = 0;         ///< of the grid
@@ -125,6 +121,16 @@ constexpr std::size_t thread_ring_bytes(int vectors, int stages) {
 /// them; threads of a block that has a vector of columns for each of them.
 constexpr int kLongThreads = 512, kLongChunkVectors = 8, kLongColumnThreads = 128;
 
+/// Vectors of columns whose dgamma such a block has: of rows that start anywhere one less than
+/// threads, since so many columns may lie in a vector more.
+template <bool kAligned>
+constexpr int kLongBlockVectors = kAligned ? kLongColumnThreads : kLongColumnThreads - 1;
+
+/// Such blocks that an SM has registers for; fewer where vectors are joined from two, or beside a
+/// gamma wider than x.
+template <bool kIsSimple>
+constexpr int kLongColumnBlocks = kIsSimple ? 8 : 6;
+
 /// Floats in the workspace before the partial rows, a multiple of 4: dots of the chunks of a
 /// launch's rows, and what they come to for each row.
 constexpr std::int64_t long_floats(const BackwardPlan& plan) {
@@ -136,7 +142,7 @@ constexpr std::int64_t kMaxRingSlots = 48;
 
 /// Threads that share the longest rows that start anywhere, or a slice of one: with the warp that
 /// issues the copies sixteen warps, which may have 128 registers each.
-constexpr int kElementThreads = 480;
+constexpr int kShiftedThreads = 480;
 
 /// Rows after which rows that start anywhere start equally far past a 16-byte boundary again.
 std::int64_t shift_period(const Problem& problem);

@@ -16,6 +16,8 @@ constexpr std::int64_t kWindowSlack =
     256;  // a window may start and end up to 128 bytes outside its row
 constexpr std::size_t kThreadRingStatics = 8192;  // beside the rings: rstd or sums of warps
 constexpr std::int64_t kMaxPartialBytes = std::int64_t{8} << 20;
+constexpr std::int64_t kMostRowChunks =
+    6;  // of long rows: each begins anew with gamma and its sums
 constexpr std::int64_t kLeastDotBytes = 64 * 1024;  // beside them, for dots of long rows
 
 /// Partial rows of dgamma that the scratch has room for; none where a single one is larger.
@@ -183,7 +185,7 @@ BackwardPlan groups_plan(const Problem& p, const Device& device) {
 }
 
 /// Vectors of a frame that one block holds, four per thread: with more they would spill.
-constexpr std::int64_t kShiftedVectors = 4 * kElementThreads;
+constexpr std::int64_t kShiftedVectors = 4 * kShiftedThreads;
 
 /// Blocks that share a row that starts anywhere. In a cluster five vectors per thread do not spill,
 /// but beside a float32 gamma; slices of so many leave room for three stages.
@@ -194,17 +196,13 @@ std::int64_t shifted_cluster(const Problem& p) {
   return std::max<std::int64_t>(2, power_of_two_at_least(ceil_div(vectors, slice)));
 }
 
-bool shifted_takes(const Problem& p, const Device& device) {
-  return p.one_shift && shifted_cluster(p) <= device.max_cluster;
-}
-
 /// As many rows at work as sixteen warps can hold, then as few vectors per thread.
 void shape_shifted(const Problem& p, BackwardPlan& plan) {
   const std::int64_t vectors = frame_vectors(p);
   plan.groups = 0;
   for (const int per_thread : {2, 3, 4}) {
     const std::int64_t threads = round_up(ceil_div(vectors, per_thread), kWarp);
-    const std::int64_t groups = kElementThreads / threads;
+    const std::int64_t groups = kShiftedThreads / threads;
     if (groups <= plan.groups) continue;
     plan.vectors = per_thread;
     plan.group_threads = static_cast<int>(threads);
@@ -217,15 +215,15 @@ void shape_shifted(const Problem& p, BackwardPlan& plan) {
 void shape_shifted_cluster(const Problem& p, BackwardPlan& plan) {
   plan.cluster = static_cast<int>(shifted_cluster(p));
   plan.vectors = static_cast<int>(
-      std::max<std::int64_t>(3, ceil_div(slice_vectors(p, plan.cluster), kElementThreads)));
-  plan.group_threads = kElementThreads;
+      std::max<std::int64_t>(3, ceil_div(slice_vectors(p, plan.cluster), kShiftedThreads)));
+  plan.group_threads = kShiftedThreads;
   plan.pace = plan.vectors == 3 ? 1.0f : 0.25f;
 }
 
 /// A group must meet one shift only: blocks * groups rows further it must be the same again.
 /// Clusters take rows in another order.
 std::int64_t blocks_multiple(const Problem& p, const BackwardPlan& plan) {
-  if (p.aligned || plan.elements || plan.cluster > 1) return 1;
+  if (p.aligned || plan.cluster > 1) return 1;
   const std::int64_t period = shift_period(p);
   return period / std::gcd(period, std::int64_t{plan.groups});
 }
@@ -242,19 +240,13 @@ BackwardPlan ring_plan(const Problem& p, const Device& device) {
   plan.path = BackwardPath::ring;
   const std::int64_t vectors = row_vectors(p);
   std::int64_t most_stages = 3;
-  if (!p.aligned && shifted_takes(p, device) && shifted_cluster(p) > 1) {
+  plan.joined = !p.aligned && !p.one_shift;
+  if (!p.aligned && shifted_cluster(p) > 1) {
     shape_shifted_cluster(p, plan);
     most_stages = plan.vectors == 3 ? 4 : 3;
-  } else if (!p.aligned && shifted_takes(p, device)) {
+  } else if (!p.aligned) {
     shape_shifted(p, plan);
     most_stages = plan.groups > 1 ? 2 : 4;
-  } else if (!p.aligned) {
-    plan.elements = true;
-    // Elements per thread, and groups, so that all warps together are sixteen at most.
-    plan.vectors = p.cols <= 1024 ? 8 : p.cols <= 2240 ? 10 : p.cols <= 9600 ? 20 : 32;
-    plan.group_threads = p.cols <= 1024 ? 128 : p.cols <= 4480 ? 224 : kElementThreads;
-    plan.groups = p.cols <= 1024 ? 3 : p.cols <= 4480 ? 2 : 1;
-    plan.pace = 1.0f;
   } else {
     // Four vectors per thread read x and dy twice from shared memory. Longer rows go to clusters,
     // and so do these beside a float32 gamma that would take the registers, two vectors per thread.
@@ -290,22 +282,32 @@ BackwardPlan ring_plan(const Problem& p, const Device& device) {
   return plan;
 }
 
-/// As many rows in a launch as leave their dots in a bounded scratch, and as many chunks of these,
-/// each of which leaves a partial row, as give every SM the eight blocks that keep enough on its
-/// way.
+/// As many rows in a launch as leave their dots in a bounded scratch, and these in as many chunks,
+/// each of which leaves a partial row, as leave the fewest places empty in rounds of the blocks
+/// that the device holds.
 BackwardPlan long_plan(const Problem& p, const Device& device) {
   BackwardPlan plan;
   plan.path = BackwardPath::long_rows;
   plan.group_threads = kLongColumnThreads;
-  const std::int64_t vectors = row_vectors(p), chunks_of_row = long_chunks(p);
+  const std::int64_t chunks_of_row = long_chunks(p);
   if (p.wants_dx) plan.dot_chunks = static_cast<int>(chunks_of_row);
   const std::int64_t dots = std::max(kLeastDotBytes / 4, p.cols / 16);
   plan.launch_rows = p.wants_dx ? std::min(p.rows, dots / (chunks_of_row + 1)) : p.rows;
-  const std::int64_t column_blocks = ceil_div(vectors, kLongColumnThreads);
+  const std::int64_t column_blocks =
+      ceil_div(slice_vectors(p, 1), p.aligned ? kLongBlockVectors<true> : kLongBlockVectors<false>);
+  const bool is_simple = (p.aligned || p.one_shift) && p.gamma_bytes <= p.element_bytes;
+  const std::int64_t resident =
+      device.sms * (is_simple ? kLongColumnBlocks<true> : kLongColumnBlocks<false>);
+  const auto places = [&](std::int64_t chunks) {
+    return round_up(column_blocks * chunks, resident);
+  };
   const std::int64_t allowed =
       (kMaxPartialBytes - kLeastDotBytes) / (partial_pitch(p.cols) * std::int64_t{4});
-  const std::int64_t chunks = std::min({ceil_div(8 * device.sms, column_blocks), plan.launch_rows,
-                                        std::max<std::int64_t>(1, allowed)});
+  const std::int64_t most_chunks = std::min({plan.launch_rows, allowed, kMostRowChunks});
+  std::int64_t chunks = 1;
+  for (std::int64_t more = 2; more <= most_chunks; ++more) {
+    if (more * places(chunks) > chunks * places(more)) chunks = more;
+  }
   plan.blocks = static_cast<int>(column_blocks * chunks);
   plan.row_chunks = static_cast<int>(chunks);
   // One chunk needs no partial row where one launch has all rows.
@@ -316,7 +318,7 @@ BackwardPlan long_plan(const Problem& p, const Device& device) {
 
 bool ring_takes(const Problem& p, const Device& device) {
   if (device.compute_capability < 90) return false;
-  if (!p.aligned) return shifted_takes(p, device) || p.cols <= 32 * kElementThreads;
+  if (!p.aligned) return shifted_cluster(p) <= device.max_cluster;
   return ceil_div(row_vectors(p), device.max_cluster) <= 4 * kMaxBlockThreads;
 }
 
@@ -373,7 +375,7 @@ std::size_t frame_shared_bytes(const Problem& p, const BackwardPlan& plan) {
 
 std::size_t ring_shared_bytes(const Problem& p, const BackwardPlan& plan) {
   const std::int64_t ring = std::int64_t{2} * plan.stages * plan.groups * ring_part_bytes(p, plan);
-  const std::int64_t per_vector = plan.elements ? 1 : kPackBytes / p.element_bytes;
+  const std::int64_t per_vector = kPackBytes / p.element_bytes;
   const std::int64_t fold =
       std::int64_t{plan.groups - 1} * plan.group_threads * plan.vectors * per_vector * 4;
   return static_cast<std::size_t>(kRingFixedBytes + std::max(ring + fold_bytes(p, plan), fold));

@@ -87,13 +87,12 @@ ForwardPlan forward_ring_plan(const Problem& p, const Device& device) {
 }
 
 /// Blocks that share a row in shared memory, as few as leave an SM room for two of them: blocks of
-/// a cluster wait for each other, and more so the more they are. Slices of 64 KB where y is written
-/// by single elements, which more blocks do faster. Of the longest rows the largest cluster's take
-/// more; none where they do not fit an SM even so.
+/// a cluster wait for each other, and more so the more they are. Of the longest rows the largest
+/// cluster's take more; none where they do not fit an SM even so.
 int forward_cluster(const Problem& p, const Device& device) {
   constexpr std::int64_t kStatics = 2048;  // beside the slice: barriers and sums
   const auto shared = static_cast<std::int64_t>(device.shared_bytes);
-  const std::int64_t wanted = p.aligned || p.in_step ? shared / 2 - kStatics : 64 * 1024;
+  const std::int64_t wanted = shared / 2 - kStatics;
   const std::int64_t blocks =
       power_of_two_at_least(ceil_div(slice_vectors(p, 1), wanted / kPackBytes));
   const auto cluster = static_cast<int>(std::min<std::int64_t>(blocks, device.max_cluster));

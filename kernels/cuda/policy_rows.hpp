@@ -51,7 +51,7 @@ inline std::int64_t frame_vectors(const Problem& p) {
 
 /// Chunks of a row that no cluster holds.
 inline int long_chunks(const Problem& p) {
-  return static_cast<int>(ceil_div(row_vectors(p), kLongThreads * kLongChunkVectors));
+  return static_cast<int>(ceil_div(slice_vectors(p, 1), kLongThreads * kLongChunkVectors));
 }
 
 /// The most pieces that a row may have: what it has of each 16 bytes of memory.

@@ -91,19 +91,15 @@ Problem problem_of(const Args& args) {
 }
 
 /// Whether the rows of `rows` start as far past a 16-byte boundary as those of a dense tensor at
-/// `dense`, as long as they lie in one level.
-bool is_in_step(const void* dense, const rmsnorm_rows& rows, std::int64_t cols) {
+/// `dense`.
+bool has_shift_of(const void* dense, const rmsnorm_rows& rows, std::int64_t count,
+                  std::int64_t cols) {
   const auto shift = [](const void* pointer) {
     return reinterpret_cast<std::uintptr_t>(pointer) % 16;
   };
-  return (rows.inner_stride - cols) * element_bytes(rows.dtype) % 16 == 0 &&
+  return is_one_level(rows, count) &&
+         (rows.inner_stride - cols) * element_bytes(rows.dtype) % 16 == 0 &&
          shift(rows.data) == shift(dense);
-}
-
-/// The same of `count` rows, whatever their levels.
-bool has_shift_of(const void* dense, const rmsnorm_rows& rows, std::int64_t count,
-                  std::int64_t cols) {
-  return is_one_level(rows, count) && is_in_step(dense, rows, cols);
 }
 
 bool has_one_shift(const rmsnorm_backward_args& args) {
@@ -143,7 +139,6 @@ Problem forward_problem(const rmsnorm_forward_args& args) {
   problem.dense = problem.dense && is_aligned(args.y);
   problem.one_shift = !problem.aligned && is_aligned(args.gamma) &&
                       has_shift_of(args.y, args.x, args.rows, args.cols);
-  problem.in_step = !problem.aligned && is_in_step(args.y, args.x, args.cols);
   return problem;
 }
 

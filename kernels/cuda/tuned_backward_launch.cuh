@@ -139,19 +139,20 @@ cudaError_t launch_frame(const rmsnorm_backward_args& args, const BackwardPlan& 
 
 template <class T, class G, Fault F>
 cudaError_t launch_long(const rmsnorm_backward_args& args, const BackwardPlan& plan,
-                        const TunedContext& context, const BackwardParams<T>& p) {
+                        const Problem& problem, const TunedContext& context,
+                        const BackwardParams<T>& p) {
   constexpr Fault K = kernel_fault(F);
   const std::size_t limit = context.device.shared_bytes;
   const G* gamma = static_cast<const G*>(args.gamma);
-  const ElementWindows<T> windows = windows_of<T>(args);
+  const auto period = static_cast<int>(context.aligned ? 1 : shift_period(problem));
   float* const dots = static_cast<float*>(args.workspace);
   float* const projections = dots + plan.launch_rows * plan.dot_chunks;
-  const auto run = [&](auto aligned, RowRange rows) {
+  const auto run = [&](auto start, RowRange rows) {
     const std::int64_t count = rows.end - rows.begin;
     if (plan.dot_chunks > 0) {
-      cudaError_t status = launch_kernel<backward_long_dots_kernel<T, G, aligned(), K>>(
-          launch_of(context, count * plan.dot_chunks, kLongThreads), limit, p, gamma, windows, rows,
-          dots, plan.dot_chunks);
+      cudaError_t status = launch_kernel<backward_long_dots_kernel<T, G, start(), K>>(
+          launch_of(context, count * plan.dot_chunks, kLongThreads), limit, p, gamma, rows, dots,
+          plan.dot_chunks);
       if (status != cudaSuccess) return status;
       constexpr int kBlockRows = kLongColumnThreads / 32;
       status = launch_kernel<backward_long_projections_kernel<T, K>>(
@@ -159,15 +160,14 @@ cudaError_t launch_long(const rmsnorm_backward_args& args, const BackwardPlan& p
           rows, static_cast<const float*>(dots), projections, plan.dot_chunks);
       if (status != cudaSuccess) return status;
     }
-    return launch_kernel<backward_long_columns_kernel<T, G, aligned(), K>>(
+    return launch_kernel<backward_long_columns_kernel<T, G, start(), K>>(
         launch_of(context, plan.blocks, kLongColumnThreads), limit, p, gamma,
-        static_cast<G*>(args.dgamma), windows, rows, static_cast<const float*>(projections),
-        plan.row_chunks, (count + plan.row_chunks - 1) / plan.row_chunks);
+        static_cast<G*>(args.dgamma), rows, static_cast<const float*>(projections), plan.row_chunks,
+        (count + plan.row_chunks - 1) / plan.row_chunks, period);
   };
   for (std::int64_t row = 0; row < args.rows; row += plan.launch_rows) {
     const RowRange rows{row, std::min(row + plan.launch_rows, args.rows)};
-    const cudaError_t status =
-        context.aligned ? run(std::true_type{}, rows) : run(std::false_type{}, rows);
+    const cudaError_t status = with_start<K>(problem, [&](auto start) { return run(start, rows); });
     if (status != cudaSuccess) return status;
   }
   return cudaSuccess;
@@ -210,7 +210,7 @@ cudaError_t launch_backward(const rmsnorm_backward_args& args, const BackwardPla
         status = launch_tiny<T, G, F>(args, plan, context, p);
         break;
       case BackwardPath::long_rows:
-        status = launch_long<T, G, F>(args, plan, context, p);
+        status = launch_long<T, G, F>(args, plan, problem, context, p);
         break;
       case BackwardPath::split:
         status = launch_split<T, G, F>(args, plan, context, p);

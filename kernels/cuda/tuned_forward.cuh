@@ -187,64 +187,15 @@ __global__ void __launch_bounds__(512)
   }
 }
 
-/// The elements that begin kHead elements after the start of `low`, and go on in `high`.
-template <class T, int kHead>
-__device__ __forceinline__ uint4 joined_at(const uint4& low, const uint4& high) {
-  constexpr int kWord = kHead * static_cast<int>(sizeof(T)) / 4;
-  constexpr bool kOdd = sizeof(T) == 2 && kHead % 2 == 1;
-  const std::uint32_t words[9] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w, 0};
-  std::uint32_t out[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    out[i] = kOdd ? __funnelshift_r(words[kWord + i], words[kWord + i + 1], 16) : words[kWord + i];
-  }
-  return {out[0], out[1], out[2], out[3]};
-}
-
-/// joined for V vectors and a head that the whole block has: one branch, behind which the words are
-/// where they are wanted, for five selections and a shift by a number each.
-template <class T, int V>
-__device__ __forceinline__ void join(uint4 (&low)[V], const uint4 (&high)[V], int head) {
-  const auto shift = [&](auto constant_head) {
-#pragma unroll
-    for (int j = 0; j < V; ++j)
-      low[j] = joined_at<T, decltype(constant_head)::value>(low[j], high[j]);
-  };
-  using std::integral_constant;
-  switch (head) {
-    case 0:
-      return;
-    case 1:
-      return shift(integral_constant<int, 1>{});
-    case 2:
-      return shift(integral_constant<int, 2>{});
-    case 3:
-      return shift(integral_constant<int, 3>{});
-    default:
-      break;
-  }
-  if constexpr (kPack < T >> 4) {
-    switch (head) {
-      case 4:
-        return shift(integral_constant<int, 4>{});
-      case 5:
-        return shift(integral_constant<int, 5>{});
-      case 6:
-        return shift(integral_constant<int, 6>{});
-      default:
-        return shift(integral_constant<int, 7>{});
-    }
-  }
-}
-
-/// The first `count` elements behind `from`, which are all that may be read; zeros in the rest.
+/// Of the vector of elements from `from` on those in [begin, end), which are all that may be read;
+/// zeros in the rest.
 template <class T>
-__device__ __forceinline__ uint4 first_elements(const T* from, int count) {
+__device__ __forceinline__ uint4 elements_between(const T* from, int begin, int end) {
   constexpr int kPerWord = kPack<T> / 4;
   std::uint32_t words[4] = {};
 #pragma unroll
   for (int e = 0; e < kPack<T>; ++e) {
-    if (e >= count) continue;
+    if (e < begin || e >= end) continue;
     if constexpr (kPerWord == 2) {
       const auto bits = static_cast<std::uint32_t>(reinterpret_cast<const std::uint16_t*>(from)[e]);
       words[e / 2] |= bits << (16 * (e % 2));
@@ -255,13 +206,44 @@ __device__ __forceinline__ uint4 first_elements(const T* from, int count) {
   return {words[0], words[1], words[2], words[3]};
 }
 
+/// gamma of the W columns from `column` on, by vectors; that of the last goes on behind them.
+/// `head` is column % kPack<G>, the same for the whole block.
+template <class T, class G>
+__device__ __forceinline__ void load_joined(const G* gamma, int column, int head,
+                                            float (&factors)[kPack<T>]) {
+  constexpr int kVectors = GammaPack<T, G>::kVectors;
+  const uint4* source = reinterpret_cast<const uint4*>(gamma + (column - head));
+  uint4 packed[kVectors + 1];
+#pragma unroll
+  for (int i = 0; i < kVectors + 1; ++i) packed[i] = __ldg(source + i);
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    float part[kPack<G>];
+    widen_pack<G>(joined<G>(packed[i], packed[i + 1], head), part);
+#pragma unroll
+    for (int e = 0; e < kPack<G>; ++e) factors[i * kPack<G> + e] = part[e];
+  }
+}
+
+/// The same of `cols` columns, wherever gamma begins, or ones where there is none. `by_vectors`: it
+/// begins at a 16-byte boundary, so that single elements are needed at its end alone.
+template <class T, class G>
+__device__ __forceinline__ void load_factors(const G* gamma, bool by_vectors, int column, int head,
+                                             int cols, float (&factors)[kPack<T>]) {
+  if (by_vectors && column - head + kPack<T> + kPack<G> <= cols)
+    return load_joined<T>(gamma, column, head, factors);
+#pragma unroll
+  for (int e = 0; e < kPack<T>; ++e)
+    factors[e] = gamma == nullptr ? 1.0f : static_cast<float>(widen(gamma[column + e]));
+}
+
 constexpr int kPeelWarps = 8;  // a row each
 
 /// Rows that start at any element: the vectors inside a row of x are read whole, the few elements
 /// before and after them one per thread. A block per row, or a warp (kWarp) for short ones.
 /// kOneShift: y lies as far past a 16-byte boundary as x, so that it is written by the same
-/// vectors, and gamma is of x's dtype and aligned, so that a thread gets its part of it from two
-/// vectors; otherwise y and gamma are taken by elements.
+/// vectors, and gamma is of x's dtype and aligned. Otherwise the row also goes to shared memory,
+/// out of which the vectors of y are joined.
 template <class T, class G, int V, bool kWarp, bool kOneShift, Fault F>
 __global__ void __launch_bounds__(kWarp ? 32 * kPeelWarps : 512, kWarp    ? (V == 4 ? 3 : 1)
                                                                  : V == 2 ? 3
@@ -275,6 +257,10 @@ __global__ void __launch_bounds__(kWarp ? 32 * kPeelWarps : 512, kWarp    ? (V =
       kWarp ? std::int64_t{blockIdx.x} * kPeelWarps + threadIdx.x / 32 : std::int64_t{blockIdx.x};
   if (kWarp && row >= p.rows) return;
   wait_for_previous_kernel();
+  constexpr int kStaged = kOneShift ? 1 : V * (kWarp ? 32 : 512) + 2;
+  __shared__ uint4 staged_rows[kWarp && !kOneShift ? kPeelWarps : 1][kStaged];
+  uint4* const staged = staged_rows[kWarp && !kOneShift ? threadIdx.x / 32 : 0];
+  T* const elements = reinterpret_cast<T*>(staged);  // column c at `past` + c
   const T* x = p.x(row);
   T* y = p.y + row_offset<F>(row, p.cols);
   const int past = static_cast<int>(reinterpret_cast<std::uintptr_t>(x) / sizeof(T) % W);
@@ -314,12 +300,20 @@ __global__ void __launch_bounds__(kWarp ? 32 * kPeelWarps : 512, kWarp    ? (V =
         // The second vector may reach past gamma's end in the last vector of the row.
         high[i] = (vector + 2) * W <= cols
                       ? __ldg(source + 1)
-                      : first_elements<T>(reinterpret_cast<const T*>(source + 1), head);
+                      : elements_between<T>(reinterpret_cast<const T*>(source + 1), 0, head);
       }
       join<T>(low, high, head);
 #pragma unroll
       for (int i = 0; i < kPair; ++i) scale[first + i] = low[i];
     }
+  }
+  if constexpr (!kOneShift) {
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      const int vector = t + j * threads;
+      if (vector < vectors) staged[(past + head) / W + vector] = packed[j];
+    }
+    if (t < edges) narrow(edge_value, elements[past + edge]);
   }
   float sum = add_squares<F>(0.0f, {edge_value}, edge, p);
 #pragma unroll
@@ -336,10 +330,33 @@ __global__ void __launch_bounds__(kWarp ? 32 * kPeelWarps : 512, kWarp    ? (V =
   }
   const float rstd = inverse_rms<F>(total, p);
   if (t == 0 && p.rstd != nullptr) keep_rstd<F>(p, row, rstd);
+  if constexpr (!kOneShift) {
+    if constexpr (kWarp) __syncwarp();
+    const int y_past = static_cast<int>(reinterpret_cast<std::uintptr_t>(y) / sizeof(T) % W);
+    const int y_head = (W - y_past) % W, y_vectors = (cols - y_head) / W;
+    const uint4* const from = staged + (past + y_head) / W;
+    const int apart = (past + y_head) % W;
+    const bool by_vectors = gamma != nullptr && reinterpret_cast<std::uintptr_t>(gamma) % 16 == 0;
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      const int vector = t + j * threads;
+      if (vector >= y_vectors) continue;
+      const int column = y_head + vector * W;
+      float values[W], factors[W];
+      load_factors<T>(gamma, by_vectors, column, y_head % kPack<G>, cols, factors);
+      widen_pack<T>(joined<T>(from[vector], from[vector + (apart > 0 ? 1 : 0)], apart), values);
+      store_elements<F>(values, factors, rstd, y + column, row, column, p);
+    }
+    const int column = t < y_head ? t : t + y_vectors * W;
+    if (column >= cols) return;
+    const float factor = gamma == nullptr ? 1.0f : static_cast<float>(widen(gamma[column]));
+    store_elements<F>({widen(elements[past + column])}, {factor}, rstd, y + column, row, column, p);
+    return;
+  }
 #pragma unroll
   for (int j = 0; j < V; ++j) {
     pin(packed[j]);
-    if constexpr (kOneShift) pin(scale[j]);
+    pin(scale[j]);
   }
 #pragma unroll
   for (int j = 0; j < V; ++j) {
@@ -348,16 +365,8 @@ __global__ void __launch_bounds__(kWarp ? 32 * kPeelWarps : 512, kWarp    ? (V =
     const int column = head + vector * W;
     float values[W], factors[W];
     widen_pack<T>(packed[j], values);
-    if constexpr (kOneShift) {
-      widen_pack<T>(scale[j], factors);
-      store_elements<F>(values, factors, rstd, y + column, row, column, p);
-    } else {
-#pragma unroll
-      for (int e = 0; e < W; ++e) {
-        const float factor = gamma == nullptr ? 1.0f : static_cast<float>(widen(gamma[column + e]));
-        store_elements<F>({values[e]}, {factor}, rstd, y + column + e, row, column + e, p);
-      }
-    }
+    widen_pack<T>(scale[j], factors);
+    store_elements<F>(values, factors, rstd, y + column, row, column, p);
   }
   // Last: the whole vectors of the other threads need not wait for these.
   if (t < edges) store_elements<F>({edge_value}, {edge_factor}, rstd, y + edge, row, edge, p);

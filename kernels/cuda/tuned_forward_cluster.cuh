@@ -7,25 +7,6 @@
 
 namespace rmsnorm::kernels::cuda {
 
-/// gamma of the W columns from `column` on, by vectors; that of the last goes on behind them.
-/// `head` is column % kPack<G>, the same for the whole block.
-template <class T, class G>
-__device__ __forceinline__ void load_joined(const G* gamma, int column, int head,
-                                            float (&factors)[kPack<T>]) {
-  constexpr int kVectors = GammaPack<T, G>::kVectors;
-  const uint4* source = reinterpret_cast<const uint4*>(gamma + (column - head));
-  uint4 packed[kVectors + 1];
-#pragma unroll
-  for (int i = 0; i < kVectors + 1; ++i) packed[i] = __ldg(source + i);
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    float part[kPack<G>];
-    widen_pack<G>(joined<G>(packed[i], packed[i + 1], head), part);
-#pragma unroll
-    for (int e = 0; e < kPack<G>; ++e) factors[i * kPack<G> + e] = part[e];
-  }
-}
-
 /// A cluster of blocks per row: a row too long for one block is still read from memory once. One
 /// thread copies the block's slice into shared memory, so that no register waits for a load and
 /// several blocks fit an SM; the blocks exchange their sums of squares through each other's shared
@@ -33,8 +14,10 @@ __device__ __forceinline__ void load_joined(const G* gamma, int column, int head
 ///
 /// kShifted: rows start anywhere. The slices are of the row's frame, which begins at the 16-byte
 /// boundary before it; the elements of its first and last vector come one by one, so that nothing
-/// outside the row is read, and zeros stand for what is not the row's.
-template <class T, class G, int kThreads, bool kShifted, Fault F>
+/// outside the row is read, and zeros stand for what is not the row's. kOneShift: those of y lie in
+/// the same frame, and gamma begins at a 16-byte boundary. Otherwise the vectors of y, which has a
+/// frame of its own, are joined out of shared memory.
+template <class T, class G, int kThreads, bool kShifted, bool kOneShift, Fault F>
 __global__ void __launch_bounds__(kThreads, 1536 / kThreads)
     forward_cluster_kernel(ForwardParams<T> p, const G* __restrict__ gamma, int cluster,
                            std::int64_t slice) {
@@ -134,10 +117,6 @@ __global__ void __launch_bounds__(kThreads, 1536 / kThreads)
     }
   } else {
     const int cols = static_cast<int>(p.cols);
-    const bool same_phase =
-        static_cast<int>(reinterpret_cast<std::uintptr_t>(y) / sizeof(T) % W) == shift;
-    const bool gamma_aligned =
-        gamma != nullptr && reinterpret_cast<std::uintptr_t>(gamma) % 16 == 0;
     const auto store_one = [&](const T* from, int column) {
       if (column < 0 || column >= cols) return;
       const float value[1] = {widen(*from)};
@@ -146,12 +125,11 @@ __global__ void __launch_bounds__(kThreads, 1536 / kThreads)
     };
     const int first_column = static_cast<int>(begin) * W - shift;
     const T* elements = reinterpret_cast<const T*>(slice_bytes);
-    if (same_phase) {
-      // Where gamma is not aligned, or ends before the last vector that would be read of it, single
-      // elements of it do.
+    if constexpr (kOneShift) {
+      // Where gamma ends before the last vector that would be read of it, single elements of it do.
       const int head = (kPack<G> - shift % kPack<G>) % kPack<G>;
       const int left = cols - first_column - W - kPack<G> + head;
-      const int joined_end = !gamma_aligned || left < 0 ? 0 : min(whole_end, left / W + 1);
+      const int joined_end = gamma == nullptr || left < 0 ? 0 : min(whole_end, left / W + 1);
 #pragma unroll 2
       for (int vector = first_whole + thread; vector < joined_end; vector += kThreads) {
         const int column = first_column + vector * W;
@@ -179,9 +157,26 @@ __global__ void __launch_bounds__(kThreads, 1536 / kThreads)
       if (whole_end >= 0 && whole_end < mine && thread >= 64 && thread < 64 + W)
         store_one(elements + last_edge, first_column + last_edge);
     } else {
-      // Neighbouring threads write neighbouring elements.
-#pragma unroll 4
-      for (int i = thread; i < mine * W; i += kThreads) store_one(elements + i, first_column + i);
+      // What of y's frame lies in the slice.
+      const int y_past = static_cast<int>(reinterpret_cast<std::uintptr_t>(y) / sizeof(T) % W);
+      const int from = max(first_column, 0), until = min(first_column + mine * W, cols);
+      const int whole_from = (from + y_past + W - 1) / W * W - y_past;
+      const int whole_until = (until + y_past) / W * W - y_past;
+      const bool by_vectors = gamma != nullptr && reinterpret_cast<std::uintptr_t>(gamma) % 16 == 0;
+      const int apart = (whole_from - first_column) % W, head = (W - y_past) % kPack<G>;
+#pragma unroll 1
+      for (int column = whole_from + thread * W; column < whole_until; column += kThreads * W) {
+        const uint4* const at = x + (column - first_column) / W;
+        float values[W], factors[W];
+        load_factors<T>(gamma, by_vectors, column, head, cols, factors);
+        widen_pack<T>(joined<T>(at[0], at[apart > 0 ? 1 : 0], apart), values);
+        store_elements<F>(values, factors, rstd, y + column, row, column, p);
+      }
+      // Elements on both sides of these vectors, fewer than a vector each.
+      const int before = min(whole_from, until) - from,
+                column = thread < W ? from + thread : max(whole_from, whole_until) + thread - W;
+      if (thread < W ? thread < before : thread < 2 * W && column < until)
+        store_one(elements + (column - first_column), column);
     }
   }
 #endif

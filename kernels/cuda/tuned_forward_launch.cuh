@@ -129,35 +129,39 @@ cudaError_t launch_forward(const rmsnorm_forward_args& args, const ForwardPlan& 
       }
       case ForwardPath::cluster: {
         const std::int64_t slice = slice_vectors(problem, plan.cluster);
-        const auto run = [&](auto threads, auto shifted) {
+        const auto run = [&](auto threads, auto shifted, auto one_shift) {
           Launch launch = launch_of(context, args.rows * plan.cluster, threads());
           launch.cluster = plan.cluster;
           launch.shared_bytes = static_cast<std::size_t>(slice * 16);
-          return launch_kernel<forward_cluster_kernel<T, G, threads(), shifted(), K>>(
+          return launch_kernel<forward_cluster_kernel<T, G, threads(), shifted(), one_shift(), K>>(
               launch, limit, p, gamma, plan.cluster, slice);
         };
         using Small = std::integral_constant<int, 256>;
         using Large = std::integral_constant<int, 512>;
+        using std::false_type, std::true_type;
         if constexpr (has_all_kernels(K)) {
-          const bool small = plan.cluster == 1 && plan.threads == Small{};
-          if (problem.aligned)
-            return small ? run(Small{}, std::false_type{}) : run(Large{}, std::false_type{});
-          if (small) return run(Small{}, std::true_type{});
+          const auto run_sized = [&](auto shifted, auto one_shift) {
+            return plan.cluster == 1 && plan.threads == Small{} ? run(Small{}, shifted, one_shift)
+                                                                : run(Large{}, shifted, one_shift);
+          };
+          if (problem.aligned) return run_sized(false_type{}, true_type{});
+          if (problem.one_shift) return run_sized(true_type{}, true_type{});
+          return run_sized(true_type{}, false_type{});
         }
-        return run(Large{}, std::true_type{});
+        return run(Large{}, true_type{}, false_type{});
       }
       case ForwardPath::long_rows: {
         const Launch launch = launch_of(context, args.rows * plan.chunks, kLongThreads);
-        const Extent<T> x(args.x, args.rows, args.cols);
         float* const squares = static_cast<float*>(args.workspace);
-        const auto run = [&](auto aligned) {
-          const cudaError_t status = launch_kernel<forward_long_squares_kernel<T, aligned(), K>>(
-              launch, limit, p, x, squares, plan.chunks);
+        const auto run = [&](auto start) {
+          constexpr bool kAligned = start() == Start::aligned;
+          const cudaError_t status = launch_kernel<forward_long_squares_kernel<T, kAligned, K>>(
+              launch, limit, p, squares, plan.chunks);
           if (status != cudaSuccess) return status;
-          return launch_kernel<forward_long_kernel<T, G, aligned(), K>>(
-              launch, limit, p, gamma, x, static_cast<const float*>(squares), plan.chunks);
+          return launch_kernel<forward_long_kernel<T, G, start(), K>>(
+              launch, limit, p, gamma, static_cast<const float*>(squares), plan.chunks);
         };
-        return problem.aligned ? run(std::true_type{}) : run(std::false_type{});
+        return with_start<K>(problem, run);
       }
       case ForwardPath::two_pass:
         return launch_kernel<forward_two_pass_kernel<T, G, K>>(

@@ -1,14 +1,16 @@
 #pragma once
 
-#include "kernels/cuda/tuned_ring_elements.cuh"
+#include "kernels/cuda/tuned_ring_windows.cuh"
 
-// Backward of rows that start anywhere, as long as x, dy and dx of a row start equally far past a
-// 16-byte boundary and that distance, the shift, is the same for all rows of a group: with odd cols
-// it repeats every 8 (or 4) rows, and blocks * groups is a multiple of that. Then whole vectors can
-// be used as in aligned rows: a thread's vectors lie in a frame that begins `shift` elements before
-// the row. gamma is moved into the frame once, dgamma's sums stay in it until the end. The two
-// vectors at the ends of the frame also hold elements of the neighbour rows, which count as zeros
-// and are not written.
+// Backward of rows that start anywhere, in whole vectors: those of a frame that begins at the
+// 16-byte boundary before a row of dx, `shift` elements before the row. The shift is the same for
+// all rows of a group: with odd cols it repeats every 8 (or 4) rows, and blocks * groups is a
+// multiple of that. gamma is moved into the frame once, dgamma's sums stay in it until the end. The
+// two vectors at the ends of the frame also hold elements of the neighbour rows, which count as
+// zeros and are not written.
+//
+// Rows of x and dy that start as far past a boundary as those of dx lie in the same frame. Others
+// (kJoined) do not: each of their vectors is joined from two in shared memory.
 
 namespace rmsnorm::kernels::cuda {
 
@@ -27,17 +29,6 @@ __device__ __forceinline__ void keep_elements(uint4& vector, int begin, int end)
       if (element >= begin && element < end) kept |= bits;
     }
     *words[i] &= kept;
-  }
-}
-
-/// Stores those elements of a vector that lie in [begin, end).
-template <class T>
-__device__ __forceinline__ void store_elements_of(const uint4& vector, T* to, int begin, int end) {
-  float values[kPack<T>];
-  widen_pack<T>(vector, values);
-#pragma unroll
-  for (int e = 0; e < kPack<T>; ++e) {
-    if (e >= begin && e < end) narrow(values[e], to[e]);
   }
 }
 
@@ -61,11 +52,67 @@ __device__ __forceinline__ GammaPack<T, G> load_gamma_at(const G* gamma, int col
   return pack;
 }
 
+/// Elements between the start of the frame of a row and the row. Where nobody wants dx, the frame
+/// is that of rows which follow x's first one without gaps.
+template <bool kJoined, class T>
+__device__ __forceinline__ int frame_shift(const BackwardParams<T>& p, std::int64_t row) {
+  const T* const first = !kJoined          ? p.x(row)
+                         : p.dx != nullptr ? p.dx + row * p.cols
+                                           : p.x.data + row * p.cols;
+  return static_cast<int>(reinterpret_cast<std::uintptr_t>(first) / sizeof(T) % kPack<T>);
+}
+
+/// A row's frame in a part of a stage whose windows begin elsewhere.
+template <class T>
+class JoinedFrame {
+ public:
+  /// `first` lies in the part as far past 128 bytes as in memory, `before` elements behind the
+  /// frame's start.
+  __device__ __forceinline__ JoinedFrame(const unsigned char* part, const T* first, int before,
+                                         int thread) {
+    const int at = static_cast<int>(reinterpret_cast<std::uintptr_t>(first) & 127) -
+                   before * static_cast<int>(sizeof(T));
+    past_ = (at & 15) / static_cast<int>(sizeof(T));
+    from_ = reinterpret_cast<const uint4*>(part + (at & ~15)) + thread;
+    // Before the part is nothing of the row.
+    first_ = at < 0 && thread == 0 ? 1 : 0;
+  }
+  /// Vectors j, j + 1, ... of the thread, `step` vectors apart, as far as it has() them.
+  template <int kCount, class Has>
+  __device__ __forceinline__ void load(uint4 (&to)[kCount], int j, int step, const Has& has) const {
+    uint4 high[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (has(j + i)) to[i] = from_[j + i == 0 ? first_ : (j + i) * step];
+    }
+    if (past_ == 0) return;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (has(j + i)) high[i] = from_[(j + i) * step + 1];
+    }
+    if constexpr (kCount == 1) {
+      to[0] = joined<T>(to[0], high[0], past_);
+    } else {
+      join<T>(to, high, past_);
+    }
+  }
+
+ private:
+  const uint4* from_;
+  int past_, first_;
+};
+
+/// Vectors whose loads leave together: as many as fit the registers, a part of all.
+template <int V>
+constexpr int kLoadsAtOnce = V <= 3   ? V
+                             : V == 4 ? 2
+                                      : 1;
+
 /// More than four vectors per thread would spill: longer rows go to clusters.
-template <class T, class G, int V, Fault F>
+template <class T, class G, int V, bool kJoined, Fault F>
 __global__ void __launch_bounds__(512, 1)
     backward_ring_shifted_kernel(BackwardParams<T> p, const G* __restrict__ gamma, RingParams ring,
-                                 ElementWindows<T> windows) {
+                                 Extents<T> extents) {
 #if __CUDA_ARCH__ >= 900  // the policy never chooses it below
   constexpr int W = kPack<T>;
   extern __shared__ __align__(128) unsigned char shared[];
@@ -83,11 +130,10 @@ __global__ void __launch_bounds__(512, 1)
   const int thread = static_cast<int>(threadIdx.x) % ring.group_threads;
   const RingLayout layout(ring, blockIdx.x, gridDim.x, group);
   std::int64_t row = layout.first_row;
-  const auto first = reinterpret_cast<std::uintptr_t>(p.x(row < p.rows ? row : 0));
-  const int shift = static_cast<int>(first / sizeof(T) % W);
+  const int shift = frame_shift<kJoined>(p, row < p.rows ? row : 0);
   float sums[V][W] = {};
   if (static_cast<int>(threadIdx.x) >= consumers) {
-    issue_windows(p, ring, windows, header, stages);
+    issue_windows(p, ring, extents, header, stages);
     return;
   }
   const auto column = [&](int j) { return (thread + j * ring.group_threads) * W - shift; };
@@ -95,9 +141,10 @@ __global__ void __launch_bounds__(512, 1)
 #pragma unroll
   for (int j = 0; j < V; ++j) scale[j] = load_gamma_at<T, G>(gamma, column(j), cols);
   // Where a row's frame lies in its part of a stage: as far past 128 bytes as in memory.
-  unsigned x_at = static_cast<unsigned>(first),
-           dy_at = static_cast<unsigned>(
-               reinterpret_cast<std::uintptr_t>(p.dy(row < p.rows ? row : 0)));
+  const auto address_of = [&](const RowAddress<T>& rows) {
+    return static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(rows(row < p.rows ? row : 0)));
+  };
+  unsigned x_at = address_of(p.x), dy_at = address_of(p.dy);
   const unsigned x_step = static_cast<unsigned>(layout.row_step * p.x.stride * sizeof(T)),
                  dy_step = static_cast<unsigned>(layout.row_step * p.dy.stride * sizeof(T));
   float next_rstd = row < p.rows ? saved_rstd_of<F>(p, row) : 0.0f;
@@ -108,10 +155,10 @@ __global__ void __launch_bounds__(512, 1)
     const float rstd = next_rstd;
     if (row + layout.row_step < p.rows) next_rstd = saved_rstd_of<F>(p, row + layout.row_step);
     const unsigned slot = layout.slot(stage);
-    const uint4* x_frame =
-        reinterpret_cast<const uint4*>(stages + layout.x(stage) + (x_at & 112)) + thread;
-    const uint4* dy_frame =
-        reinterpret_cast<const uint4*>(stages + layout.dy(stage) + (dy_at & 112)) + thread;
+    const unsigned char* const x_part = stages + layout.x(stage);
+    const unsigned char* const dy_part = stages + layout.dy(stage);
+    const uint4* x_frame = reinterpret_cast<const uint4*>(x_part + (x_at & 112)) + thread;
+    const uint4* dy_frame = reinterpret_cast<const uint4*>(dy_part + (dy_at & 112)) + thread;
     x_at += x_step;
     dy_at += dy_step;
     barrier_wait(full + slot, parity);
@@ -120,10 +167,27 @@ __global__ void __launch_bounds__(512, 1)
     float dot = 0;
 #pragma unroll
     for (int j = 0; j < V; ++j) {
+      if constexpr (kJoined) {
+        constexpr int kAtOnce = kLoadsAtOnce<V>;
+        const auto has = [&](int k) { return column(k) < cols; };
+        if (j % kAtOnce == 0) {
+          asm volatile("" ::: "memory");
+          uint4 xs[kAtOnce], dys[kAtOnce];
+          JoinedFrame<T>(x_part, p.x(row), shift, thread).load(xs, j, ring.group_threads, has);
+          JoinedFrame<T>(dy_part, p.dy(row), shift, thread).load(dys, j, ring.group_threads, has);
+#pragma unroll
+          for (int i = 0; i < kAtOnce; ++i) {
+            x[j + i] = xs[i];
+            dy[j + i] = dys[i];
+          }
+        }
+      }
       const int begin = column(j);
       if (begin >= cols) continue;
-      x[j] = x_frame[j * ring.group_threads];
-      dy[j] = dy_frame[j * ring.group_threads];
+      if constexpr (!kJoined) {
+        x[j] = x_frame[j * ring.group_threads];
+        dy[j] = dy_frame[j * ring.group_threads];
+      }
       if (begin < 0 || begin + W > cols) {
         keep_elements<T>(x[j], -begin, cols - begin);
         keep_elements<T>(dy[j], -begin, cols - begin);

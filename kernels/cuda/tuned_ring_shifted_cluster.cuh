@@ -73,13 +73,12 @@ struct FrameSlice {
 };
 
 /// issue_windows for slices: the elements of a row that lie in the block's slice.
-template <class T>
+template <bool kJoined, class T>
 __device__ __forceinline__ void issue_slices(const BackwardParams<T>& p, const RingParams& ring,
-                                             const ElementWindows<T>& windows, int period_bits,
+                                             const Extents<T>& extents, int period_bits,
                                              const FrameSlice<T>& slice, RingHeader& header,
                                              unsigned char* stages) {
-  const Readable x_bytes(windows.x_begin, windows.x_end),
-      dy_bytes(windows.dy_begin, windows.dy_end);
+  const Readable x_bytes(extents.x), dy_bytes(extents.dy);
   const BarrierAddress full = shared_address(header.full), empty = shared_address(header.empty);
   const std::uint32_t to = shared_address(stages);
   const unsigned clusters = gridDim.x / ring.cluster;
@@ -91,8 +90,7 @@ __device__ __forceinline__ void issue_slices(const BackwardParams<T>& p, const R
 #pragma unroll 1
   while (runs.next(run)) {
     const std::int64_t step = std::int64_t{1} << period_bits;
-    const int shift = static_cast<int>(reinterpret_cast<std::uintptr_t>(p.x(run.first_row)) /
-                                       sizeof(T) % kPack<T>);
+    const int shift = frame_shift<kJoined>(p, run.first_row);
     const std::int64_t begin = max(std::int64_t{0}, slice.first_vector * kPack<T> - shift);
     const std::int64_t end =
         min(p.cols, (slice.first_vector + slice.vectors(p.cols, shift)) * kPack<T> - shift);
@@ -154,13 +152,12 @@ __device__ __forceinline__ float sum_of_slices(const float* sums, int cluster) {
 
 /// A row spread over the blocks of a cluster as in backward_ring_cluster_kernel, in the frame of
 /// the row as in backward_ring_shifted_kernel.
-template <class T, class G, int V, Fault F>
-__global__ void __launch_bounds__(kElementThreads + 32, 1)
+template <class T, class G, int V, bool kJoined, Fault F>
+__global__ void __launch_bounds__(kShiftedThreads + 32, 1)
     backward_ring_shifted_cluster_kernel(BackwardParams<T> p, const G* __restrict__ gamma,
-                                         RingParams ring, ElementWindows<T> windows,
-                                         int period_bits) {
+                                         RingParams ring, Extents<T> extents, int period_bits) {
 #if __CUDA_ARCH__ >= 900  // the policy never chooses it below
-  constexpr int W = kPack<T>, kThreads = kElementThreads, kWarps = kThreads / 32;
+  constexpr int W = kPack<T>, kThreads = kShiftedThreads, kWarps = kThreads / 32;
   // A block may be two turns ahead of another, which may be reading the sums of the turn before.
   static_assert(kExchanges >= 4);
   extern __shared__ __align__(128) unsigned char shared[];
@@ -179,7 +176,8 @@ __global__ void __launch_bounds__(kElementThreads + 32, 1)
 
   const int thread = static_cast<int>(threadIdx.x);
   if (thread >= kThreads) {
-    if (thread == kThreads) issue_slices(p, ring, windows, period_bits, slice, header, stages);
+    if (thread == kThreads)
+      issue_slices<kJoined>(p, ring, extents, period_bits, slice, header, stages);
     __syncwarp();
   } else {
     const int lane = thread % 32;
@@ -189,8 +187,7 @@ __global__ void __launch_bounds__(kElementThreads + 32, 1)
     ShiftedRun run;
 #pragma unroll 1
     while (runs.next(run)) {
-      const T* first = p.x(run.first_row);
-      const int shift = static_cast<int>(reinterpret_cast<std::uintptr_t>(first) / sizeof(T) % W);
+      const int shift = frame_shift<kJoined>(p, run.first_row);
       const int vectors = slice.vectors(p.cols, shift);
       const int first_column = static_cast<int>(slice.first_vector) * W - shift;
       const auto has = [&](int j) { return thread + j * kThreads < vectors; };
@@ -207,9 +204,15 @@ __global__ void __launch_bounds__(kElementThreads + 32, 1)
         return static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(at)) +
                static_cast<unsigned>(first_column) * static_cast<unsigned>(sizeof(T));
       };
-      unsigned x_at = start_of(first), dy_at = start_of(p.dy(run.first_row));
+      unsigned x_at = start_of(p.x(run.first_row)), dy_at = start_of(p.dy(run.first_row));
       const unsigned x_step = static_cast<unsigned>(step * p.x.stride * sizeof(T)),
                      dy_step = static_cast<unsigned>(step * p.dy.stride * sizeof(T));
+      // Windows begin at the row, or at the slice where it begins behind that.
+      const int window_column = max(first_column, 0);
+      const auto joined_frame = [&](const unsigned char* part, const T* row_start) {
+        return JoinedFrame<T>(part, row_start + window_column, window_column - first_column,
+                              thread);
+      };
       float rstd = 0, next_rstd = saved_rstd_of<F>(p, run.first_row);
       std::int64_t row = run.first_row;  // of the dot
       const std::int64_t end = run.first_row + run.rows * step;
@@ -227,7 +230,7 @@ __global__ void __launch_bounds__(kElementThreads + 32, 1)
           barrier_wait(full + static_cast<unsigned>(stage) * 8, parity);
           // Loads first, as many as fit the registers: the branches below would make each wait for
           // the sum before.
-          constexpr int kAtOnce = V <= 3 ? V : V == 4 ? 2 : 1;
+          constexpr int kAtOnce = kLoadsAtOnce<V>;
           uint4 x[V], dy[V];
           float dot = 0;
 #pragma unroll
@@ -237,8 +240,19 @@ __global__ void __launch_bounds__(kElementThreads + 32, 1)
 #pragma unroll
               for (int k = j; k < V && k < j + kAtOnce; ++k) {
                 x[k] = dy[k] = {0, 0, 0, 0};
+                if constexpr (kJoined) continue;
                 if (has(k)) x[k] = x_frame[k * kThreads];
                 if (has(k)) dy[k] = dy_frame[k * kThreads];
+              }
+              if constexpr (kJoined) {
+                uint4 xs[kAtOnce], dys[kAtOnce];
+                joined_frame(part, p.x(row)).load(xs, j, kThreads, has);
+                joined_frame(part + ring.part_bytes, p.dy(row)).load(dys, j, kThreads, has);
+#pragma unroll
+                for (int i = 0; i < kAtOnce; ++i) {
+                  x[j + i] = xs[i];
+                  dy[j + i] = dys[i];
+                }
               }
             }
             if (!has(j)) continue;
@@ -276,8 +290,15 @@ __global__ void __launch_bounds__(kElementThreads + 32, 1)
           if (!has(j) || dx == nullptr) continue;
           // The neighbours' elements at the row's ends may stay: dx does not keep them.
           asm volatile("" ::: "memory");
-          const uint4 x = x_frame[j * kThreads], dy = dy_frame[j * kThreads];
-          const uint4 packed = dx_vector<F, T>(x, dy, scale[j], write_rstd, projection);
+          uint4 x[1], dy[1];
+          if constexpr (kJoined) {
+            joined_frame(part, p.x(write_row)).load(x, j, kThreads, has);
+            joined_frame(part + ring.part_bytes, p.dy(write_row)).load(dy, j, kThreads, has);
+          } else {
+            x[0] = x_frame[j * kThreads];
+            dy[0] = dy_frame[j * kThreads];
+          }
+          const uint4 packed = dx_vector<F, T>(x[0], dy[0], scale[j], write_rstd, projection);
           const int begin = column(j);
           if (begin >= 0 && begin + W <= cols) {
             *reinterpret_cast<uint4*>(dx + begin) = packed;

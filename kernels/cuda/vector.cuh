@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/dtype.cuh"
 
@@ -139,6 +140,67 @@ __device__ __forceinline__ uint4 joined(const uint4& low, const uint4& high, int
     for (int i = 0; i < 4; ++i) words[i] = __funnelshift_r(words[i], words[i + 1], 16);
   }
   return {words[0], words[1], words[2], words[3]};
+}
+
+/// The elements that begin kHead elements after the start of `low`, and go on in `high`.
+template <class T, int kHead>
+__device__ __forceinline__ uint4 joined_at(const uint4& low, const uint4& high) {
+  constexpr int kWord = kHead * static_cast<int>(sizeof(T)) / 4;
+  constexpr bool kOdd = sizeof(T) == 2 && kHead % 2 == 1;
+  const std::uint32_t words[9] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w, 0};
+  std::uint32_t out[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    out[i] = kOdd ? __funnelshift_r(words[kWord + i], words[kWord + i + 1], 16) : words[kWord + i];
+  }
+  return {out[0], out[1], out[2], out[3]};
+}
+
+/// joined for V vectors and a head that the whole block has: one branch, behind which the words are
+/// where they are wanted, for five selections and a shift by a number each.
+template <class T, int V>
+__device__ __forceinline__ void join(uint4 (&low)[V], const uint4 (&high)[V], int head) {
+  const auto shift = [&](auto constant_head) {
+#pragma unroll
+    for (int j = 0; j < V; ++j)
+      low[j] = joined_at<T, decltype(constant_head)::value>(low[j], high[j]);
+  };
+  using std::integral_constant;
+  switch (head) {
+    case 0:
+      return;
+    case 1:
+      return shift(integral_constant<int, 1>{});
+    case 2:
+      return shift(integral_constant<int, 2>{});
+    case 3:
+      return shift(integral_constant<int, 3>{});
+    default:
+      break;
+  }
+  if constexpr (kPack < T >> 4) {
+    switch (head) {
+      case 4:
+        return shift(integral_constant<int, 4>{});
+      case 5:
+        return shift(integral_constant<int, 5>{});
+      case 6:
+        return shift(integral_constant<int, 6>{});
+      default:
+        return shift(integral_constant<int, 7>{});
+    }
+  }
+}
+
+/// Stores those elements of a vector that lie in [begin, end).
+template <class T>
+__device__ __forceinline__ void store_elements_of(const uint4& vector, T* to, int begin, int end) {
+  float values[kPack<T>];
+  widen_pack<T>(vector, values);
+#pragma unroll
+  for (int e = 0; e < kPack<T>; ++e) {
+    if (e >= begin && e < end) narrow(values[e], to[e]);
+  }
 }
 
 /// `to` is at a 16-byte boundary.

@@ -126,7 +126,7 @@ TEST_CASE("CUDA kernels pass on many rows on both sides of every edge of the pla
       check_passes(*tuned, Operation::gamma, {3, cols, dtype});
   }
   // More long rows than a launch takes: the second adds to the first one's part of dgamma.
-  check_passes(*tuned, Operation::backward, {8200, 15361, Dtype::bfloat16, Layout::offset});
+  check_passes(*tuned, Operation::backward, {970, 262141, Dtype::float32, Layout::offset});
   for (const Layout layout : {Layout::offset, Layout::row_strided, Layout::heads}) {
     for (const std::int64_t cols : {270001, 1850000, 1850001}) {
       for (const Operation operation : {Operation::forward, Operation::backward})
@@ -137,12 +137,17 @@ TEST_CASE("CUDA kernels pass on many rows on both sides of every edge of the pla
                {2, 1850001, Dtype::bfloat16, Layout::contiguous, GammaKind::none});
   check_passes(*tuned, Operation::backward,
                {2, 270001, Dtype::bfloat16, Layout::contiguous, GammaKind::none});
-  for (const std::int64_t cols :
-       {33, 257, 1032, 2304, 4096, 4097, 8192, 12288, 15360, 15361, 16384, 16385, 20000, 65544}) {
-    const std::int64_t rows = std::max<std::int64_t>(408, 1'000'001 / cols);
-    for (const Layout layout : {Layout::offset, Layout::row_strided, Layout::heads}) {
-      for (const Operation operation : {Operation::forward, Operation::backward})
+  // x, dy and what is written start apart: by one element, or by as many as rows of three heads
+  // come to, each of x and of dy; and both sides of every edge of the ring that joins them.
+  for (const std::int64_t cols : {33,    257,   513,   1032,  1161,  2304,  4096,  4097,  5761,
+                                  7672,  7681,  8192,  10241, 10249, 11520, 11521, 12288, 15345,
+                                  15353, 15360, 15361, 16384, 16385, 20000, 33593, 33601, 65544}) {
+    const std::int64_t rows = std::max<std::int64_t>(411, 1'000'001 / cols / 24 * 24 + 3);
+    for (const Operation operation : {Operation::forward, Operation::backward}) {
+      for (const Layout layout : {Layout::offset, Layout::row_strided, Layout::heads})
         check_passes(*tuned, operation, {rows, cols, Dtype::float16, layout, GammaKind::float32});
+      for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16})
+        check_passes(*tuned, operation, {rows, cols, dtype, Layout::offset});
     }
   }
 }
@@ -186,20 +191,20 @@ TEST_CASE("B028 sums that follow each other in a block share no memory unguarded
     }
     // One row for each group of a shifted ring's blocks.
     check_passes(*table, Operation::gamma, {560, 1161, Dtype::bfloat16});
-    // Rows that start elsewhere in x than in dx: short ones by lanes, others by single elements.
-    for (const std::int64_t cols : {129, 500, 1161}) {
-      check_passes(*table, Operation::gamma, {513, cols, Dtype::bfloat16, Layout::offset});
+    // Rows that start elsewhere in x than in dx: short ones by lanes, others joined.
+    for (const auto& [rows, cols] : {std::pair{513, 129}, {540, 500}, {560, 1161}, {3, 15363}}) {
+      check_passes(*table, Operation::gamma, {rows, cols, Dtype::bfloat16, Layout::offset});
     }
     check_passes(*table, Operation::gamma, {385, 4104, Dtype::float32});
     for (const std::int64_t cols : {20000, 32776, 32769, 57137}) {
       check_passes(*table, Operation::gamma, {3, cols, Dtype::bfloat16});
     }
     // Rows that no ring holds, or no cluster.
-    for (const std::int64_t cols : {262152, 270001}) {
-      check_passes(*table, Operation::backward, {3, cols, Dtype::bfloat16});
+    for (const Layout layout : {Layout::contiguous, Layout::offset}) {
+      for (const std::int64_t cols : {262152, 270001})
+        check_passes(*table, Operation::backward, {3, cols, Dtype::bfloat16, layout});
+      check_passes(*table, Operation::forward, {1, 1850001, Dtype::bfloat16, layout});
     }
-    check_passes(*table, Operation::forward, {1, 1850001, Dtype::bfloat16});
-    check_passes(*table, Operation::backward, {387, 15363, Dtype::bfloat16, Layout::offset});
   }
 }
 

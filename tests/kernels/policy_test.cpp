@@ -76,7 +76,7 @@ TEST_CASE("Every column of a row has a thread in the forward", "[policy]") {
     for (const auto& [bytes, one_shift] :
          {std::pair{2, false}, std::pair{2, true}, std::pair{4, false}, std::pair{4, true}}) {
       Problem p = problem(1000, cols, bytes);
-      p.one_shift = p.in_step = one_shift && !p.aligned;
+      p.one_shift = one_shift && !p.aligned;
       const ForwardPlan plan = plan_forward(p, Device{});
       const std::int64_t width = p.aligned ? 16 / bytes : 1;
       CAPTURE(cols, bytes, one_shift, static_cast<int>(plan.path));
@@ -122,12 +122,9 @@ TEST_CASE("Every column of a row has a thread in the forward", "[policy]") {
           CHECK(plan.cluster * slice_vectors(p, plan.cluster) * (16 / bytes) >=
                 cols + (p.aligned ? 0 : 16 / bytes - 1));
           // Beside what the kernel has of its own; and no more blocks than that takes.
-          CHECK(slice_vectors(p, plan.cluster) * 16 <= (plan.cluster == Device{}.max_cluster ? 225
-                                                        : p.aligned || p.in_step             ? 112
-                                                                                             : 64) *
-                                                           1024);
-          CHECK((plan.cluster == 1 || slice_vectors(p, plan.cluster / 2) * 16 >
-                                          (p.aligned || p.in_step ? 111 : 64) * 1024));
+          CHECK(slice_vectors(p, plan.cluster) * 16 <=
+                (plan.cluster == Device{}.max_cluster ? 225 : 112) * 1024);
+          CHECK((plan.cluster == 1 || slice_vectors(p, plan.cluster / 2) * 16 > 111 * 1024));
           CHECK(plan.threads == (plan.cluster == 1 && slice_vectors(p, 1) <= 3072 ? 256 : 512));
           break;
         case ForwardPath::ring:
@@ -166,8 +163,8 @@ TEST_CASE("Every column of a row has a thread in the backward, and the ring fits
               const BackwardPlan plan = plan_backward(p, device);
               const bool whole =
                   plan.path == BackwardPath::frame || plan.path == BackwardPath::tiny;
-              const bool single =
-                  plan.path == BackwardPath::ring ? plan.elements : !whole && !p.aligned;
+              const bool single = plan.path != BackwardPath::ring &&
+                                  plan.path != BackwardPath::long_rows && !whole && !p.aligned;
               const std::int64_t width = single ? 1 : 16 / bytes;
               CAPTURE(rows, cols, bytes, gamma_bytes, shared, one_shift,
                       static_cast<int>(plan.path));
@@ -211,9 +208,13 @@ TEST_CASE("Every column of a row has a thread in the backward, and the ring fits
                       plan.group_threads / 32 * cols * 4);
               }
               if (plan.path == BackwardPath::long_rows) {
-                CHECK(plan.dot_chunks * kLongThreads * kLongChunkVectors * (16 / bytes) >= cols);
+                // A row may lie in a vector more, and blocks of columns overlap by one.
+                const std::int64_t most = cols + (p.aligned ? 0 : width - 1);
+                CHECK(plan.dot_chunks * kLongThreads * kLongChunkVectors * width >= most);
                 CHECK(plan.blocks % plan.row_chunks == 0);
-                CHECK(plan.blocks / plan.row_chunks * kLongColumnThreads * (16 / bytes) >= cols);
+                CHECK(plan.blocks / plan.row_chunks * (kLongColumnThreads - (p.aligned ? 0 : 1)) *
+                          width >=
+                      most);
                 CHECK((plan.row_chunks <= plan.launch_rows && plan.launch_rows <= rows));
                 // Launches after the first add to what it left.
                 const bool leaves_parts = plan.row_chunks > 1 || plan.launch_rows < rows;
@@ -222,8 +223,8 @@ TEST_CASE("Every column of a row has a thread in the backward, and the ring fits
               if (plan.path != BackwardPath::ring) continue;
               // A shifted row may need a vector more.
               CHECK(plan.cluster * plan.group_threads * plan.vectors * width >=
-                    cols + (p.one_shift ? width - 1 : 0));
-              CHECK(plan.elements == (!p.aligned && !p.one_shift));
+                    cols + (p.aligned ? 0 : width - 1));
+              CHECK(plan.joined == (!p.aligned && !p.one_shift));
               CHECK(plan.groups * plan.group_threads + 32 <= (p.aligned ? 544 : 512));
               // The cluster kernel of two vectors waits for the third row before it lets go of the
               // first.
@@ -310,11 +311,11 @@ TEST_CASE("A group of a shifted ring meets rows of one shift only", "[policy]") 
         for (const std::int64_t rows : {513, 600, 4099, 16384, 1 << 20}) {
           Problem p = problem(rows, cols, bytes);
           if (p.aligned) continue;
-          p.one_shift = true;
+          p.one_shift = rows % 2 == 1;
           Device device;
           device.sms = sms;
           const BackwardPlan plan = plan_backward(p, device);
-          if (plan.path != BackwardPath::ring || plan.elements || plan.cluster > 1) continue;
+          if (plan.path != BackwardPath::ring || plan.cluster > 1) continue;
           CAPTURE(cols, bytes, sms, rows, plan.blocks, plan.groups);
           CHECK(plan.blocks * plan.groups * cols * bytes % 16 == 0);
           CHECK(plan.blocks <= std::max(sms, 8));
@@ -338,9 +339,9 @@ TEST_CASE("A shifted cluster has a partial row for every shift that it meets", "
         const std::int64_t clusters = plan.blocks / plan.cluster;
         CHECK(clusters <= rows);
         CHECK(plan.partial_rows == clusters + std::min(rows, shift_period(p)) - 1);
-        CHECK(plan.group_threads == kElementThreads);
+        CHECK(plan.group_threads == kShiftedThreads);
         CHECK((plan.vectors >= 3 && plan.vectors <= 5));
-        CHECK(slice_vectors(p, plan.cluster) <= kElementThreads * plan.vectors);
+        CHECK(slice_vectors(p, plan.cluster) <= kShiftedThreads * plan.vectors);
       }
     }
   }
@@ -384,11 +385,11 @@ TEST_CASE("A slice of a device with one processor gets no clusters", "[policy]")
   device.max_cluster = 1;
   for (const std::int64_t cols : kCols) {
     for (const int gamma_bytes : {2, 4}) {
-      for (const bool in_step : {false, true}) {
+      for (const bool one_shift : {false, true}) {
         Problem p = problem(4099, cols, 2);
         p.gamma_bytes = gamma_bytes;
-        p.one_shift = p.in_step = in_step && !p.aligned;
-        CAPTURE(cols, gamma_bytes, in_step);
+        p.one_shift = one_shift && !p.aligned;
+        CAPTURE(cols, gamma_bytes, one_shift);
         CHECK(plan_forward(p, device).cluster == 1);
         CHECK(plan_backward(p, device).cluster == 1);
       }

@@ -83,7 +83,7 @@ TEST_CASE("the mutants' grid takes every path of tuned on CUDA", "[matrix]") {
   using kernels::cuda::ForwardPath;
   struct Way {
     BackwardPath path;
-    bool aligned, elements = false, cluster = false;
+    bool aligned, joined = false, cluster = false;
     auto operator<=>(const Way&) const = default;
   };
   std::set<std::pair<ForwardPath, bool>> forward;
@@ -101,7 +101,7 @@ TEST_CASE("the mutants' grid takes every path of tuned on CUDA", "[matrix]") {
     plain.one_shift = dense && !plain.aligned;
     forward.insert({plan_forward(plain, {}).path, plain.aligned});
     const kernels::cuda::BackwardPlan plan = plan_backward(plain, {});
-    backward.insert({plan.path, plain.aligned, plan.elements, plan.cluster > 1});
+    backward.insert({plan.path, plain.aligned, plan.joined, plan.cluster > 1});
   }
   // any is for float64 and for older devices, two_pass for these alone.
   for (const auto& [path, aligned] :
@@ -127,7 +127,7 @@ TEST_CASE("the mutants' grid takes every path of tuned on CUDA", "[matrix]") {
         Way{BackwardPath::frame, false}, Way{BackwardPath::tiny, false},
         Way{BackwardPath::long_rows, true}, Way{BackwardPath::long_rows, false},
         Way{BackwardPath::split, true}, Way{BackwardPath::split, false}}) {
-    CAPTURE(static_cast<int>(way.path), way.aligned, way.elements, way.cluster);
+    CAPTURE(static_cast<int>(way.path), way.aligned, way.joined, way.cluster);
     CHECK(backward.count(way) == 1);
   }
 }
