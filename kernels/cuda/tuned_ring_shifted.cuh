@@ -102,12 +102,6 @@ class JoinedFrame {
   int past_, first_;
 };
 
-/// Vectors whose loads leave together: as many as fit the registers, a part of all.
-template <int V>
-constexpr int kLoadsAtOnce = V <= 3   ? V
-                             : V == 4 ? 2
-                                      : 1;
-
 /// More than four vectors per thread would spill: longer rows go to clusters.
 template <class T, class G, int V, bool kJoined, Fault F>
 __global__ void __launch_bounds__(512, 1)
@@ -168,7 +162,7 @@ __global__ void __launch_bounds__(512, 1)
 #pragma unroll
     for (int j = 0; j < V; ++j) {
       if constexpr (kJoined) {
-        constexpr int kAtOnce = kLoadsAtOnce<V>;
+        constexpr int kAtOnce = V <= 3 ? V : 1;  // two of four spill
         const auto has = [&](int k) { return column(k) < cols; };
         if (j % kAtOnce == 0) {
           asm volatile("" ::: "memory");

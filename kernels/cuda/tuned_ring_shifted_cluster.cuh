@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(kShiftedThreads + 32, 1)
           barrier_wait(full + static_cast<unsigned>(stage) * 8, parity);
           // Loads first, as many as fit the registers: the branches below would make each wait for
           // the sum before.
-          constexpr int kAtOnce = kLoadsAtOnce<V>;
+          constexpr int kAtOnce = V <= 3 ? V : V == 4 ? 2 : 1;
           uint4 x[V], dy[V];
           float dot = 0;
 #pragma unroll
