@@ -298,15 +298,16 @@ BackwardPlan long_plan(const Problem& p, const Device& device) {
   const bool is_simple = (p.aligned || p.one_shift) && p.gamma_bytes <= p.element_bytes;
   const std::int64_t resident =
       device.sms * (is_simple ? kLongColumnBlocks<true> : kLongColumnBlocks<false>);
-  const auto places = [&](std::int64_t chunks) {
-    return round_up(column_blocks * chunks, resident);
+  // Of a launch, in rows that a place is taken for.
+  const auto cost = [&](std::int64_t chunks) {
+    return ceil_div(plan.launch_rows, chunks) * round_up(column_blocks * chunks, resident);
   };
   const std::int64_t allowed =
       (kMaxPartialBytes - kLeastDotBytes) / (partial_pitch(p.cols) * std::int64_t{4});
   const std::int64_t most_chunks = std::min({plan.launch_rows, allowed, kMostRowChunks});
   std::int64_t chunks = 1;
   for (std::int64_t more = 2; more <= most_chunks; ++more) {
-    if (more * places(chunks) > chunks * places(more)) chunks = more;
+    if (cost(more) < cost(chunks)) chunks = more;
   }
   plan.blocks = static_cast<int>(column_blocks * chunks);
   plan.row_chunks = static_cast<int>(chunks);
@@ -375,10 +376,7 @@ std::size_t frame_shared_bytes(const Problem& p, const BackwardPlan& plan) {
 
 std::size_t ring_shared_bytes(const Problem& p, const BackwardPlan& plan) {
   const std::int64_t ring = std::int64_t{2} * plan.stages * plan.groups * ring_part_bytes(p, plan);
-  const std::int64_t per_vector = kPackBytes / p.element_bytes;
-  const std::int64_t fold =
-      std::int64_t{plan.groups - 1} * plan.group_threads * plan.vectors * per_vector * 4;
-  return static_cast<std::size_t>(kRingFixedBytes + std::max(ring + fold_bytes(p, plan), fold));
+  return static_cast<std::size_t>(kRingFixedBytes + ring + fold_bytes(p, plan));
 }
 
 }  // namespace rmsnorm::kernels::cuda

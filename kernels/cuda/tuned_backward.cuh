@@ -36,12 +36,7 @@ __device__ __forceinline__ void write_partial_row(float (&sums)[V][W], float* fo
     }
     const std::int64_t column = columns(j);
     if (column < 0) continue;
-    if constexpr (W % 4 == 0) {
-      store_floats(partial + column, sums[j]);
-    } else {
-#pragma unroll
-      for (int e = 0; e < W; ++e) partial[column + e] = sums[j][e];
-    }
+    store_floats(partial + column, sums[j]);
   }
 }
 

@@ -6,7 +6,7 @@
 #include "kernels/cuda/tuned_launch.cuh"
 #include "kernels/cuda/tuned_ring_shifted.cuh"
 
-// Rows that no cluster holds, which start anywhere. What needs a whole row comes first, in a kernel
+// Rows that no cluster holds. What needs a whole row comes first, in a kernel
 // of its own: sums over chunks of rows, left in the workspace. Then the second reading: y by
 // chunks, or dx and dgamma by columns, so that dgamma's sums stay in registers.
 //
@@ -254,7 +254,7 @@ __global__ void __launch_bounds__(kLongThreads, 2)
   wait_for_previous_kernel();
   const T* const x_row = p.x(row);
   const T* const dy_row = p.dy(row);
-  const int shift = kStart == Start::aligned ? 0 : frame_shift<true>(p, row);
+  const int shift = kStart == Start::aligned ? 0 : frame_shift(p, row);
   float dot = 0;
 #pragma unroll 1
   for (int first = 0; first < kLongChunkVectors; first += kAtOnce) {
@@ -321,21 +321,22 @@ __global__ void __launch_bounds__(
   const int thread = static_cast<int>(threadIdx.x);
   const std::int64_t owned_column = (block * kOwned + thread) * W;
   wait_for_previous_kernel();
-  float sums[W];
+  float sums[W] = {};  // of a chunk without rows too
   if constexpr (!kAligned) {
 #pragma unroll
     for (int e = 0; e < W; ++e) fold[thread * W + e] = 0;
   }
 #pragma unroll 1
-  for (std::int64_t place = begin; place < min(begin + period, end); ++place) {
-    const int shift = kAligned ? 0 : frame_shift<true>(p, place);
-    const Place<T, kStart> column(owned_column - shift, p.cols);
+  for (std::int64_t first_of_shift = begin; first_of_shift < min(begin + period, end);
+       ++first_of_shift) {
+    const int shift = kAligned ? 0 : frame_shift(p, first_of_shift);
+    const Place<T, kStart> place(owned_column - shift, p.cols);
     GammaOnItsWay<T, G, kStart> factors;
-    factors.load(gamma, column);
+    factors.load(gamma, place);
 #pragma unroll
     for (float& sum : sums) sum = 0;
 #pragma unroll 1
-    for (std::int64_t first = place; first < end; first += kAtOnce * period) {
+    for (std::int64_t first = first_of_shift; first < end; first += kAtOnce * period) {
       VectorOnItsWay<T, kStart> x[kAtOnce], dy[kAtOnce];
       float rstd[kAtOnce], projection[kAtOnce];
 #pragma unroll
@@ -343,8 +344,8 @@ __global__ void __launch_bounds__(
         const std::int64_t row = first + i * period;
         rstd[i] = projection[i] = 0;
         if (row >= end) continue;
-        x[i].load(p.x(row), column);
-        dy[i].load(p.dy(row), column);
+        x[i].load(p.x(row), place);
+        dy[i].load(p.dy(row), place);
         rstd[i] = saved_rstd_of<F>(p, row);
         if (p.dx != nullptr) projection[i] = projections[row - rows.begin];
       }
@@ -363,7 +364,7 @@ __global__ void __launch_bounds__(
           sums[e] = add_to_dgamma<F>(sums[e], xs[e], dys[e], rstd[i], row, p);
         if (p.dx == nullptr || thread >= kOwned) continue;
         store_in_row<T>(dx_vector<F, T>(x_packed, dy_packed, scale, rstd[i], projection[i]),
-                        p.dx + row_offset<F>(row, p.cols), column, column.end);
+                        p.dx + row_offset<F>(row, p.cols), place, place.end);
       }
     }
     if constexpr (!kAligned) {

@@ -54,11 +54,9 @@ __device__ __forceinline__ GammaPack<T, G> load_gamma_at(const G* gamma, int col
 
 /// Elements between the start of the frame of a row and the row. Where nobody wants dx, the frame
 /// is that of rows which follow x's first one without gaps.
-template <bool kJoined, class T>
+template <class T>
 __device__ __forceinline__ int frame_shift(const BackwardParams<T>& p, std::int64_t row) {
-  const T* const first = !kJoined          ? p.x(row)
-                         : p.dx != nullptr ? p.dx + row * p.cols
-                                           : p.x.data + row * p.cols;
+  const T* const first = (p.dx != nullptr ? p.dx : p.x.data) + row * p.cols;
   return static_cast<int>(reinterpret_cast<std::uintptr_t>(first) / sizeof(T) % kPack<T>);
 }
 
@@ -124,7 +122,7 @@ __global__ void __launch_bounds__(512, 1)
   const int thread = static_cast<int>(threadIdx.x) % ring.group_threads;
   const RingLayout layout(ring, blockIdx.x, gridDim.x, group);
   std::int64_t row = layout.first_row;
-  const int shift = frame_shift<kJoined>(p, row < p.rows ? row : 0);
+  const int shift = frame_shift(p, row < p.rows ? row : 0);
   float sums[V][W] = {};
   if (static_cast<int>(threadIdx.x) >= consumers) {
     issue_windows(p, ring, extents, header, stages);

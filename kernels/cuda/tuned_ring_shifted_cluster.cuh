@@ -73,7 +73,7 @@ struct FrameSlice {
 };
 
 /// issue_windows for slices: the elements of a row that lie in the block's slice.
-template <bool kJoined, class T>
+template <class T>
 __device__ __forceinline__ void issue_slices(const BackwardParams<T>& p, const RingParams& ring,
                                              const Extents<T>& extents, int period_bits,
                                              const FrameSlice<T>& slice, RingHeader& header,
@@ -90,7 +90,7 @@ __device__ __forceinline__ void issue_slices(const BackwardParams<T>& p, const R
 #pragma unroll 1
   while (runs.next(run)) {
     const std::int64_t step = std::int64_t{1} << period_bits;
-    const int shift = frame_shift<kJoined>(p, run.first_row);
+    const int shift = frame_shift(p, run.first_row);
     const std::int64_t begin = max(std::int64_t{0}, slice.first_vector * kPack<T> - shift);
     const std::int64_t end =
         min(p.cols, (slice.first_vector + slice.vectors(p.cols, shift)) * kPack<T> - shift);
@@ -176,8 +176,7 @@ __global__ void __launch_bounds__(kShiftedThreads + 32, 1)
 
   const int thread = static_cast<int>(threadIdx.x);
   if (thread >= kThreads) {
-    if (thread == kThreads)
-      issue_slices<kJoined>(p, ring, extents, period_bits, slice, header, stages);
+    if (thread == kThreads) issue_slices(p, ring, extents, period_bits, slice, header, stages);
     __syncwarp();
   } else {
     const int lane = thread % 32;
@@ -187,7 +186,7 @@ __global__ void __launch_bounds__(kShiftedThreads + 32, 1)
     ShiftedRun run;
 #pragma unroll 1
     while (runs.next(run)) {
-      const int shift = frame_shift<kJoined>(p, run.first_row);
+      const int shift = frame_shift(p, run.first_row);
       const int vectors = slice.vectors(p.cols, shift);
       const int first_column = static_cast<int>(slice.first_vector) * W - shift;
       const auto has = [&](int j) { return thread + j * kThreads < vectors; };

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/cuda/tuned_backward_steps.cuh"
 #include "kernels/cuda/tuned_ring.cuh"
 
 // A ring for rows that start at any element. The copies take windows of whole 16-byte pieces around

@@ -122,7 +122,8 @@ __device__ __forceinline__ void pin(uint4& v) {
 }
 
 /// The W elements that begin `head` elements after the start of `low`, and go on in `high`. `head`
-/// is the block's, so the branches are uniform and nothing is indexed at run time.
+/// is the same in nearly all lanes of a warp, so that the branches cost little, and nothing is
+/// indexed at run time.
 template <class T>
 __device__ __forceinline__ uint4 joined(const uint4& low, const uint4& high, int head) {
   std::uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
@@ -156,7 +157,7 @@ __device__ __forceinline__ uint4 joined_at(const uint4& low, const uint4& high) 
   return {out[0], out[1], out[2], out[3]};
 }
 
-/// joined for V vectors and a head that the whole block has: one branch, behind which the words are
+/// joined for V vectors and a head that the whole warp has: one branch, behind which the words are
 /// where they are wanted, for five selections and a shift by a number each.
 template <class T, int V>
 __device__ __forceinline__ void join(uint4 (&low)[V], const uint4 (&high)[V], int head) {

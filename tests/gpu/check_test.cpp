@@ -127,6 +127,17 @@ TEST_CASE("CUDA kernels pass on many rows on both sides of every edge of the pla
   }
   // More long rows than a launch takes: the second adds to the first one's part of dgamma.
   check_passes(*tuned, Operation::backward, {970, 262141, Dtype::float32, Layout::offset});
+  // Few long rows, so that chunks of them may be empty; and both sides of where the vectors of a
+  // frame need a chunk or a block of columns more than the row.
+  for (const std::int64_t rows : {4, 5, 6, 9, 11}) {
+    check_passes(*tuned, Operation::backward, {rows, 262152, Dtype::bfloat16});
+    check_passes(*tuned, Operation::backward, {rows, 300000, Dtype::float32});
+  }
+  check_passes(*tuned, Operation::backward, {945, 300000, Dtype::float32});
+  for (const std::int64_t cols : {262145, 269234, 294906}) {
+    for (const Dtype dtype : {Dtype::bfloat16, Dtype::float16})
+      check_passes(*tuned, Operation::gamma, {19, cols, dtype, Layout::offset});
+  }
   for (const Layout layout : {Layout::offset, Layout::row_strided, Layout::heads}) {
     for (const std::int64_t cols : {270001, 1850000, 1850001}) {
       for (const Operation operation : {Operation::forward, Operation::backward})
@@ -139,9 +150,10 @@ TEST_CASE("CUDA kernels pass on many rows on both sides of every edge of the pla
                {2, 270001, Dtype::bfloat16, Layout::contiguous, GammaKind::none});
   // x, dy and what is written start apart: by one element, or by as many as rows of three heads
   // come to, each of x and of dy; and both sides of every edge of the ring that joins them.
-  for (const std::int64_t cols : {33,    257,   513,   1032,  1161,  2304,  4096,  4097,  5761,
-                                  7672,  7681,  8192,  10241, 10249, 11520, 11521, 12288, 15345,
-                                  15353, 15360, 15361, 16384, 16385, 20000, 33593, 33601, 65544}) {
+  for (const std::int64_t cols :
+       {33,    257,   513,   1032,  1161,  2304,  4096,  4097,  5761,  7672,
+        7681,  8192,  10241, 10249, 11520, 11521, 12288, 15345, 15353, 15360,
+        15361, 16384, 16385, 20000, 30713, 30721, 33593, 33601, 65544}) {
     const std::int64_t rows = std::max<std::int64_t>(411, 1'000'001 / cols / 24 * 24 + 3);
     for (const Operation operation : {Operation::forward, Operation::backward}) {
       for (const Layout layout : {Layout::offset, Layout::row_strided, Layout::heads})

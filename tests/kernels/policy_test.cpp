@@ -21,15 +21,15 @@ Problem problem(std::int64_t rows, std::int64_t cols, int bytes = 2) {
 }
 
 const std::int64_t kCols[] = {
-    1,      2,      3,      4,      5,       6,       7,       8,       9,      16,
-    31,     64,     65,     127,    128,     129,     255,     256,     257,    264,
-    383,    385,    511,    512,    513,     768,     776,     1000,    1023,   1024,
-    1025,   1032,   1151,   1153,   2047,    2048,    2049,    2056,    3584,   3592,
-    4096,   4097,   4104,   4608,   4609,    5120,    6144,    8184,    8192,   8193,
-    8200,   10247,  10249,  12288,  15353,   15361,   16384,   16385,   16392,  19999,
-    20000,  23033,  23049,  24569,  24577,   30713,   30721,   32761,   32768,  32769,
-    32776,  57073,  57089,  65536,  65537,   92161,   131072,  245753,  245761, 262144,
-    262152, 307193, 307201, 524288, 1048576, 1843200, 1843201, 1843208, 4000001};
+    1,       2,       3,      4,      5,      6,      7,      8,      9,      16,      31,
+    64,      65,      127,    128,    129,    255,    256,    257,    264,    383,     385,
+    511,     512,     513,    768,    776,    1000,   1023,   1024,   1025,   1032,    1151,
+    1153,    2047,    2048,   2049,   2056,   3584,   3592,   4096,   4097,   4104,    4608,
+    4609,    5120,    6144,   8184,   8192,   8193,   8200,   10247,  10249,  12288,   15353,
+    15361,   16384,   16385,  16392,  19999,  20000,  23033,  23049,  24569,  24577,   30713,
+    30721,   32761,   32768,  32769,  32776,  57073,  57089,  65536,  65537,  92161,   131072,
+    245753,  245761,  262144, 262152, 269234, 294906, 307193, 307201, 524288, 1048576, 1843200,
+    1843201, 1843208, 4000001};
 
 }  // namespace
 
@@ -136,7 +136,8 @@ TEST_CASE("Every column of a row has a thread in the forward", "[policy]") {
           CHECK((plan.blocks >= plan.cluster && plan.blocks % plan.cluster == 0));
           break;
         case ForwardPath::long_rows:
-          CHECK(plan.chunks * kLongThreads * kLongChunkVectors * (16 / bytes) >= cols);
+          CHECK(plan.chunks * kLongThreads * kLongChunkVectors * (16 / bytes) >=
+                cols + (p.aligned ? 0 : 16 / bytes - 1));
           break;
         case ForwardPath::two_pass:
         case ForwardPath::any:
@@ -152,7 +153,7 @@ TEST_CASE("Every column of a row has a thread in the backward, and the ring fits
   for (const std::int64_t cols : kCols) {
     for (const int bytes : {2, 4}) {
       for (const int gamma_bytes : {bytes, 4}) {
-        for (const std::int64_t rows : {1, 600, 16384, 1 << 20}) {
+        for (const std::int64_t rows : {1, 5, 9, 600, 16384, 1 << 20}) {
           for (const std::size_t shared : {std::size_t{99} * 1024, std::size_t{227} * 1024}) {
             Problem p = problem(rows, cols, bytes);
             p.gamma_bytes = gamma_bytes;
@@ -215,7 +216,11 @@ TEST_CASE("Every column of a row has a thread in the backward, and the ring fits
                 CHECK(plan.blocks / plan.row_chunks * (kLongColumnThreads - (p.aligned ? 0 : 1)) *
                           width >=
                       most);
-                CHECK((plan.row_chunks <= plan.launch_rows && plan.launch_rows <= rows));
+                CHECK(plan.launch_rows <= rows);
+                // No chunk of a launch is empty.
+                const std::int64_t chunk_rows =
+                    (plan.launch_rows + plan.row_chunks - 1) / plan.row_chunks;
+                CHECK((plan.row_chunks - 1) * chunk_rows < plan.launch_rows);
                 // Launches after the first add to what it left.
                 const bool leaves_parts = plan.row_chunks > 1 || plan.launch_rows < rows;
                 CHECK(plan.partial_rows == (leaves_parts ? plan.row_chunks : 0));
@@ -330,7 +335,7 @@ TEST_CASE("A shifted cluster has a partial row for every shift that it meets", "
     for (const int bytes : {2, 4}) {
       for (const std::int64_t rows : {3, 17, 385, 4099}) {
         Problem p = problem(rows, cols, bytes);
-        p.one_shift = !p.aligned;
+        p.one_shift = !p.aligned && rows != 17;
         Device device;
         device.max_cluster = 16;
         const BackwardPlan plan = plan_backward(p, device);

@@ -35,6 +35,19 @@ TEST_CASE("The bits of a row of y do not depend on the other rows", "[determinis
   }
 }
 
+TEST_CASE("The bits of a long row of y do not depend on where y lies", "[determinism]") {
+  for (const at::ScalarType type : all_types()) {
+    for (const std::int64_t cols : {4097, 16385, 65537, 1850001}) {
+      CAPTURE(text(type), cols);
+      const at::Tensor gamma = random({cols}, type, 2);
+      const at::Tensor x = random({3, cols}, type);
+      const at::Tensor y = functional::rms_norm(x, gamma);
+      for (const std::int64_t m : {1, 2})
+        CHECK(same_bits(functional::rms_norm(x.narrow(0, m, 1), gamma)[0], y[m]));
+    }
+  }
+}
+
 TEST_CASE("The bits of a row shorter than a vector do not depend on where it lies",
           "[determinism]") {
   constexpr std::int64_t kManyRows = 10007;  // whole blocks of tuned on CUDA, and rows behind them
