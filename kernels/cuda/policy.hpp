@@ -82,7 +82,6 @@ struct BackwardPlan {
   int tile_rows = 0;      ///< rows taken at a time by a block (frame), a warp (tiny)
   int group_threads = 0;  ///< threads per row (groups, ring); per block (the others)
   int vectors = 0;        ///< 16-byte vectors per thread and row, or tile of rows (frame, tiny)
-  bool joined = false;    ///< vectors of dx, joined from two of x and of dy (ring)
   int stages = 0;         ///< rows of the ring; tiles (frame, tiny)
   int cluster = 1;        ///< blocks that share a row
   int blocks = 0;         ///< of the grid

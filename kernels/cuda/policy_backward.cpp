@@ -16,9 +16,9 @@ constexpr std::int64_t kWindowSlack =
     256;  // a window may start and end up to 128 bytes outside its row
 constexpr std::size_t kThreadRingStatics = 8192;  // beside the rings: rstd or sums of warps
 constexpr std::int64_t kMaxPartialBytes = std::int64_t{8} << 20;
-constexpr std::int64_t kMostRowChunks =
-    6;  // of long rows: each begins anew with gamma and its sums
 constexpr std::int64_t kLeastDotBytes = 64 * 1024;  // beside them, for dots of long rows
+// Of long rows: each chunk begins anew with gamma and its sums.
+constexpr std::int64_t kMostRowChunks = 6;
 
 /// Partial rows of dgamma that the scratch has room for; none where a single one is larger.
 std::int64_t affordable_partials(const Problem& p) {
@@ -240,7 +240,6 @@ BackwardPlan ring_plan(const Problem& p, const Device& device) {
   plan.path = BackwardPath::ring;
   const std::int64_t vectors = row_vectors(p);
   std::int64_t most_stages = 3;
-  plan.joined = !p.aligned && !p.one_shift;
   if (!p.aligned && shifted_cluster(p) > 1) {
     shape_shifted_cluster(p, plan);
     most_stages = plan.vectors == 3 ? 4 : 3;
@@ -283,8 +282,8 @@ BackwardPlan ring_plan(const Problem& p, const Device& device) {
 }
 
 /// As many rows in a launch as leave their dots in a bounded scratch, and these in as many chunks,
-/// each of which leaves a partial row, as leave the fewest places empty in rounds of the blocks
-/// that the device holds.
+/// each of which leaves a partial row, as cost the least: the rows of a chunk, for every round of
+/// the blocks that the device holds.
 BackwardPlan long_plan(const Problem& p, const Device& device) {
   BackwardPlan plan;
   plan.path = BackwardPath::long_rows;

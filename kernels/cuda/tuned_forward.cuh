@@ -187,25 +187,6 @@ __global__ void __launch_bounds__(512)
   }
 }
 
-/// Of the vector of elements from `from` on those in [begin, end), which are all that may be read;
-/// zeros in the rest.
-template <class T>
-__device__ __forceinline__ uint4 elements_between(const T* from, int begin, int end) {
-  constexpr int kPerWord = kPack<T> / 4;
-  std::uint32_t words[4] = {};
-#pragma unroll
-  for (int e = 0; e < kPack<T>; ++e) {
-    if (e < begin || e >= end) continue;
-    if constexpr (kPerWord == 2) {
-      const auto bits = static_cast<std::uint32_t>(reinterpret_cast<const std::uint16_t*>(from)[e]);
-      words[e / 2] |= bits << (16 * (e % 2));
-    } else {
-      words[e] = reinterpret_cast<const std::uint32_t*>(from)[e];
-    }
-  }
-  return {words[0], words[1], words[2], words[3]};
-}
-
 /// gamma of the W columns from `column` on, by vectors; that of the last goes on behind them.
 /// `head` is column % kPack<G>, the same for the whole block.
 template <class T, class G>
@@ -351,25 +332,25 @@ __global__ void __launch_bounds__(kWarp ? 32 * kPeelWarps : 512, kWarp    ? (V =
     if (column >= cols) return;
     const float factor = gamma == nullptr ? 1.0f : static_cast<float>(widen(gamma[column]));
     store_elements<F>({widen(elements[past + column])}, {factor}, rstd, y + column, row, column, p);
-    return;
-  }
+  } else {
 #pragma unroll
-  for (int j = 0; j < V; ++j) {
-    pin(packed[j]);
-    pin(scale[j]);
-  }
+    for (int j = 0; j < V; ++j) {
+      pin(packed[j]);
+      pin(scale[j]);
+    }
 #pragma unroll
-  for (int j = 0; j < V; ++j) {
-    const int vector = t + j * threads;
-    if (vector >= vectors) continue;
-    const int column = head + vector * W;
-    float values[W], factors[W];
-    widen_pack<T>(packed[j], values);
-    widen_pack<T>(scale[j], factors);
-    store_elements<F>(values, factors, rstd, y + column, row, column, p);
+    for (int j = 0; j < V; ++j) {
+      const int vector = t + j * threads;
+      if (vector >= vectors) continue;
+      const int column = head + vector * W;
+      float values[W], factors[W];
+      widen_pack<T>(packed[j], values);
+      widen_pack<T>(scale[j], factors);
+      store_elements<F>(values, factors, rstd, y + column, row, column, p);
+    }
+    // Last: the whole vectors of the other threads need not wait for these.
+    if (t < edges) store_elements<F>({edge_value}, {edge_factor}, rstd, y + edge, row, edge, p);
   }
-  // Last: the whole vectors of the other threads need not wait for these.
-  if (t < edges) store_elements<F>({edge_value}, {edge_factor}, rstd, y + edge, row, edge, p);
 }
 
 }  // namespace rmsnorm::kernels::cuda

@@ -7,6 +7,7 @@
 #include "kernels/cuda/policy.hpp"
 #include "kernels/cuda/rowwise.cuh"
 #include "kernels/cuda/tuned.hpp"
+#include "kernels/cuda/vector.cuh"
 
 // From a plan to a launch: one template per path, instantiated for a pair of dtypes by the
 // tuned_*.cu files. What tuned_forward_launch.cuh, tuned_ring_launch.cuh and
@@ -62,6 +63,17 @@ cudaError_t with_share(int value, Run run) {
   if constexpr (has_all_kernels(F)) return with_constant<kValues...>(value, run);
   constexpr int values[] = {kValues...};
   return run(std::integral_constant<int, values[sizeof...(kValues) - 1]>{});
+}
+
+/// Calls run(std::integral_constant<Start, ...>{}) for the rows of a problem; where not all kernels
+/// are there, the last for any.
+template <Fault F, class Run>
+cudaError_t with_start(const Problem& problem, Run run) {
+  if constexpr (has_all_kernels(F)) {
+    if (problem.aligned) return run(std::integral_constant<Start, Start::aligned>{});
+    if (problem.one_shift) return run(std::integral_constant<Start, Start::in_frame>{});
+  }
+  return run(std::integral_constant<Start, Start::anywhere>{});
 }
 
 /// with_constant for the columns of a row shorter than a vector.

@@ -3,32 +3,16 @@
 #include "kernels/cuda/policy.hpp"
 #include "kernels/cuda/tuned_backward_steps.cuh"
 #include "kernels/cuda/tuned_forward.cuh"
-#include "kernels/cuda/tuned_launch.cuh"
 #include "kernels/cuda/tuned_ring_shifted.cuh"
 
-// Rows that no cluster holds. What needs a whole row comes first, in a kernel
-// of its own: sums over chunks of rows, left in the workspace. Then the second reading: y by
-// chunks, or dx and dgamma by columns, so that dgamma's sums stay in registers.
+// Rows that no cluster holds. What needs a whole row comes first, in a kernel of its own: sums over
+// chunks of rows, left in the workspace. Then the second reading: y by chunks, or dx and dgamma by
+// columns, so that dgamma's sums stay in registers.
 //
 // Threads have whole vectors of what is written, those of a frame that begins at the 16-byte
 // boundary before the row. Vectors of what is read are joined from two where they begin elsewhere.
 
 namespace rmsnorm::kernels::cuda {
-
-/// Where vectors of a row begin: all at 16-byte boundaries; those that lie in the frame, while the
-/// row itself starts anywhere; or anywhere.
-enum class Start { aligned, in_frame, anywhere };
-
-/// Calls run(std::integral_constant<Start, ...>{}) for the rows of a problem; with a fault, whose
-/// mutant has only that, for any.
-template <Fault F, class Run>
-cudaError_t with_start(const Problem& problem, Run run) {
-  if constexpr (has_all_kernels(F)) {
-    if (problem.aligned) return run(std::integral_constant<Start, Start::aligned>{});
-    if (problem.one_shift) return run(std::integral_constant<Start, Start::in_frame>{});
-  }
-  return run(std::integral_constant<Start, Start::anywhere>{});
-}
 
 /// The place of a vector in every row whose frame begins equally far before it.
 template <class T, Start kStart>

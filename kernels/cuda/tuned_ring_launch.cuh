@@ -53,7 +53,7 @@ cudaError_t launch_ring(const rmsnorm_backward_args& args, const BackwardPlan& p
   if (!context.aligned) {
     const Extents<T> extents = extents_of<T>(args);
     if constexpr (has_all_kernels(K)) {
-      if (!plan.joined) {
+      if (problem.one_shift) {
         return launch_shifted<T, G, false, K>(launch, limit, plan, problem, p, gamma, ring,
                                               extents);
       }

@@ -11,6 +11,10 @@
 
 namespace rmsnorm::kernels::cuda {
 
+/// Where vectors of a row begin: all at 16-byte boundaries; those that lie in the frame, while the
+/// row itself starts anywhere; or anywhere.
+enum class Start { aligned, in_frame, anywhere };
+
 /// Elements of T in 16 bytes.
 template <class T>
 constexpr int kPack = 16 / static_cast<int>(sizeof(T));
@@ -191,6 +195,25 @@ __device__ __forceinline__ void join(uint4 (&low)[V], const uint4 (&high)[V], in
         return shift(integral_constant<int, 7>{});
     }
   }
+}
+
+/// Of the vector of elements from `from` on those in [begin, end), which are all that may be read;
+/// zeros in the rest.
+template <class T>
+__device__ __forceinline__ uint4 elements_between(const T* from, int begin, int end) {
+  constexpr int kPerWord = kPack<T> / 4;
+  std::uint32_t words[4] = {};
+#pragma unroll
+  for (int e = 0; e < kPack<T>; ++e) {
+    if (e < begin || e >= end) continue;
+    if constexpr (kPerWord == 2) {
+      const auto bits = static_cast<std::uint32_t>(reinterpret_cast<const std::uint16_t*>(from)[e]);
+      words[e / 2] |= bits << (16 * (e % 2));
+    } else {
+      words[e] = reinterpret_cast<const std::uint32_t*>(from)[e];
+    }
+  }
+  return {words[0], words[1], words[2], words[3]};
 }
 
 /// Stores those elements of a vector that lie in [begin, end).

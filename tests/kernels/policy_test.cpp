@@ -229,7 +229,6 @@ TEST_CASE("Every column of a row has a thread in the backward, and the ring fits
               // A shifted row may need a vector more.
               CHECK(plan.cluster * plan.group_threads * plan.vectors * width >=
                     cols + (p.aligned ? 0 : width - 1));
-              CHECK(plan.joined == (!p.aligned && !p.one_shift));
               CHECK(plan.groups * plan.group_threads + 32 <= (p.aligned ? 544 : 512));
               // The cluster kernel of two vectors waits for the third row before it lets go of the
               // first.
