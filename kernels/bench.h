@@ -19,6 +19,9 @@ int32_t rmsnorm_bench_combine(void* to, const void* a, const void* b, int64_t by
  * bytes: a multiple of 16. */
 int32_t rmsnorm_bench_read(const void* buffer, int64_t bytes, void* sink, void* stream);
 
+/* The same, and asks L2 to give up these bytes after all others, as a kernel may. */
+int32_t rmsnorm_bench_read_to_keep(const void* buffer, int64_t bytes, void* sink, void* stream);
+
 /* Writes zeros to every byte. bytes: a multiple of 16. */
 int32_t rmsnorm_bench_write(void* buffer, int64_t bytes, void* stream);
 

@@ -1,7 +1,9 @@
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
+#include <vector>
 
 #include "bench/timer.hpp"
 #include "kernels/bench.h"
@@ -31,6 +33,7 @@ at::Tensor bytes(std::int64_t count) {
 
 TEST_CASE("each clock measures a kernel that lasts a known time", "[timer]") {
   const auto timer = make_timer(device);
+  timer->elapsed_us(spin_of(1));  // its kernel is loaded at the first call
   for (const std::int64_t us : {200, 400, 800}) {
     CAPTURE(us);
     const double expected = static_cast<double>(us);
@@ -105,4 +108,32 @@ TEST_CASE("a copy of less than the cache is slower on a flushed cache than on a 
   replay->elapsed_us();
   timer->cold_us(copy, Flush::read);
   CHECK(timer->cold_us(copy, Flush::read) > 1.2 * replay->elapsed_us() / 20);
+}
+
+TEST_CASE("what a call asked the cache to keep is not there after a flush", "[timer]") {
+  const auto timer = make_timer(device);
+  const std::int64_t count = timer->cache_bytes() / 8 / 16 * 16;  // an H200 keeps some 12 MiB
+  const at::Tensor sink = bytes(16);
+  std::vector<at::Tensor> tensors;
+  for (int i = 0; i < 8; ++i) tensors.push_back(bytes(count).zero_());
+  // Of one tensor in turn every read but the first is of what was just read.
+  const auto median_us = [&](std::size_t tensors_in_turn, Flush flush) {
+    std::vector<double> us;
+    for (std::size_t i = 0; i < 48; ++i) {
+      const void* const data = tensors[i % tensors_in_turn].const_data_ptr();
+      us.push_back(timer->cold_us(
+          [&] {
+            REQUIRE(rmsnorm_bench_read_to_keep(data, count, sink.mutable_data_ptr(),
+                                               current_stream(device)) == 0);
+          },
+          flush));
+    }
+    std::nth_element(us.begin(), us.begin() + 24, us.end());
+    return us[24];
+  };
+  for (const Flush flush : {Flush::read, Flush::write}) {
+    CAPTURE(flush == Flush::write);
+    median_us(1, flush);
+    CHECK(median_us(1, flush) > 0.9 * median_us(tensors.size(), flush));
+  }
 }
