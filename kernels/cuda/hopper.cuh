@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/l2_priority.cuh"
+
 // The instructions of sm_90 that the kernels use by name: barriers that count bytes, bulk copies,
 // clusters. Called only from code that is compiled for sm_90 and later.
 
@@ -56,11 +58,11 @@ __device__ __forceinline__ void barrier_wait_cluster(BarrierAddress barrier, uns
 /// Copies `bytes` (a multiple of 16, both addresses too) into this block's shared memory; completes
 /// on the barrier.
 __device__ __forceinline__ void bulk_copy(std::uint32_t to, const void* from, unsigned bytes,
-                                          BarrierAddress barrier) {
+                                          BarrierAddress barrier, L2Priority priority) {
   asm volatile(
-      "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          to),
-      "l"(from), "r"(bytes), "r"(barrier)
+      "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "l"(priority.policy)
       : "memory");
 }
 

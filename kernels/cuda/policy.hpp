@@ -4,7 +4,7 @@
 #include <cstdint>
 
 // Which kernel runs a problem, and how it is launched: plain data from plain numbers, tested
-// without a GPU. The choice for a forward depends on cols, dtypes and alignment alone, never on
+// without a GPU. What orders a forward's sums depends on cols, dtypes and alignment alone, never on
 // rows: the bits of a row do not change with its batch.
 
 namespace rmsnorm::kernels::cuda {
@@ -29,6 +29,7 @@ struct Device {
   int compute_capability = 90;
   int max_cluster = 8;                    ///< 16 where the non-portable size is allowed
   std::size_t shared_bytes = 227 * 1024;  ///< that a block may ask for
+  std::int64_t l2_bytes = std::int64_t{60} << 20;
 };
 
 enum class ForwardPath {
@@ -48,15 +49,16 @@ enum class ForwardPath {
 
 struct ForwardPlan {
   ForwardPath path = ForwardPath::any;
-  int lanes = 0;    ///< per row (lanes); that sum up a row's pieces (frame)
-  int threads = 0;  ///< per block
-  int vectors = 0;  ///< 16-byte vectors per thread and row, or tile of rows (frame)
-  int cluster = 1;  ///< blocks per row
-  int rows = 1;     ///< per lane group (lanes), per block at a time (frame)
-  int stages = 0;   ///< rows of the ring; tiles (frame)
-  int blocks = 0;   ///< of the grid (ring, frame)
-  float pace = 0;   ///< rows that a block may be ahead of the mean; 0: not held back
-  int chunks = 0;   ///< of a row, each with a float32 sum in the workspace (long_rows)
+  int lanes = 0;        ///< per row (lanes); that sum up a row's pieces (frame)
+  int threads = 0;      ///< per block
+  int vectors = 0;      ///< 16-byte vectors per thread and row, or tile of rows (frame)
+  int cluster = 1;      ///< blocks per row
+  int rows = 1;         ///< per lane group (lanes), per block at a time (frame)
+  int stages = 0;       ///< rows of the ring; tiles (frame)
+  int blocks = 0;       ///< of the grid (ring, frame)
+  float pace = 0;       ///< rows that a block may be ahead of the mean; 0: not held back
+  int chunks = 0;       ///< of a row, each with a float32 sum in the workspace (long_rows)
+  bool keep_x = false;  ///< L2 gives up x's lines after all others
 };
 
 /// For one row or more.

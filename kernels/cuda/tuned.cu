@@ -18,18 +18,20 @@ struct CachedDevice {
 };
 
 cudaError_t read_facts(int index, Device& facts) {
-  int major = 0, minor = 0, shared = 0;
+  int major = 0, minor = 0, shared = 0, l2 = 0;
   const std::pair<int*, cudaDeviceAttr> wanted[] = {
       {&facts.sms, cudaDevAttrMultiProcessorCount},
       {&major, cudaDevAttrComputeCapabilityMajor},
       {&minor, cudaDevAttrComputeCapabilityMinor},
-      {&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin}};
+      {&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin},
+      {&l2, cudaDevAttrL2CacheSize}};
   for (const auto& [value, attribute] : wanted) {
     const cudaError_t status = cudaDeviceGetAttribute(value, attribute, index);
     if (status != cudaSuccess) return status;
   }
   facts.compute_capability = major * 10 + minor;
   facts.shared_bytes = static_cast<std::size_t>(shared);
+  facts.l2_bytes = l2;
   facts.max_cluster = facts.compute_capability == 90 || facts.compute_capability == 100 ? 16 : 8;
   while (facts.max_cluster > facts.sms) facts.max_cluster /= 2;  // a slice of a device
   return cudaSuccess;

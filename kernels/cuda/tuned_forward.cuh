@@ -26,7 +26,7 @@ __device__ __forceinline__ float block_sum_once(float value) {
 /// Some lanes of a warp per row, V vectors each; shuffles only. kRows rows at once, because one
 /// leaves too few loads in flight. gamma is loaded before the sums, so that its latency hides
 /// behind x.
-template <class T, class G, int V, int kRows, Fault F>
+template <class T, class G, int V, int kRows, bool kKeepX, Fault F>
 __global__ void __launch_bounds__(256)
     forward_lanes_kernel(ForwardParams<T> p, const G* __restrict__ gamma, LaneGroup group) {
   constexpr int W = kPack<T>;
@@ -46,9 +46,10 @@ __global__ void __launch_bounds__(256)
     for (int j = 0; j < V; ++j) {
       const int column = (lane + j * lanes) * W;
       const bool inside = row < p.rows && column < cols;
-      packed[r][j] = !inside  ? A::zero()
-                     : V == 1 ? A::load_streaming(x + column)
-                              : A::load(x + column);
+      packed[r][j] = kKeepX    ? load_to_keep(reinterpret_cast<const uint4*>(x + column), inside)
+                     : !inside ? A::zero()
+                     : V == 1  ? A::load_streaming(x + column)
+                               : A::load(x + column);
     }
   }
   LaneGamma<T, G, W> scale[V];
@@ -85,7 +86,7 @@ __global__ void __launch_bounds__(256)
 
 /// A block per row, V vectors per thread. gamma is loaded behind the barrier: it comes from the
 /// caches, and the registers that it would hold meanwhile are worth another block per SM.
-template <class T, class G, int V, Fault F>
+template <class T, class G, int V, bool kKeepX, Fault F>
 __global__ void __launch_bounds__(512, V == 2 ? 3 : 2)
     forward_block_kernel(ForwardParams<T> p, const G* __restrict__ gamma) {
   constexpr int W = kPack<T>;
@@ -98,7 +99,9 @@ __global__ void __launch_bounds__(512, V == 2 ? 3 : 2)
 #pragma unroll
   for (int j = 0; j < V; ++j) {
     const int vector = static_cast<int>(threadIdx.x + j * blockDim.x);
-    packed[j] = vector < vectors ? x[vector] : uint4{0, 0, 0, 0};
+    packed[j] = kKeepX             ? load_to_keep(x + vector, vector < vectors)
+                : vector < vectors ? x[vector]
+                                   : uint4{0, 0, 0, 0};
   }
   float sum = 0;
 #pragma unroll
@@ -248,14 +251,6 @@ __global__ void __launch_bounds__(kWarp ? 32 * kPeelWarps : 512, kWarp    ? (V =
   const int cols = static_cast<int>(p.cols);
   const int head = min((W - past) % W, cols);
   const int vectors = (cols - head) / W;
-  // The left-over elements: thread t takes the t-th, first those before the vectors, then those
-  // behind.
-  const int edges = cols - vectors * W;
-  const int edge = t < head ? t : t + vectors * W;
-  const float edge_value = t < edges ? widen(x[edge]) : 0.0f;
-  float edge_factor = 1.0f;
-  if (t < edges && gamma != nullptr) edge_factor = static_cast<float>(widen(gamma[edge]));
-
   const uint4* body = reinterpret_cast<const uint4*>(x + head);
   uint4 packed[V], scale[V];
 #pragma unroll
@@ -263,6 +258,13 @@ __global__ void __launch_bounds__(kWarp ? 32 * kPeelWarps : 512, kWarp    ? (V =
     const int vector = t + j * threads;
     packed[j] = vector < vectors ? body[vector] : uint4{0, 0, 0, 0};
   }
+  // The left-over elements: thread t takes the t-th, first those before the vectors, then those
+  // behind.
+  const int edges = cols - vectors * W;
+  const int edge = t < head ? t : t + vectors * W;
+  const float edge_value = t < edges ? widen(x[edge]) : 0.0f;
+  float edge_factor = 1.0f;
+  if (t < edges && gamma != nullptr) edge_factor = static_cast<float>(widen(gamma[edge]));
   // The loads of x leave first, whatever branches gamma's take.
   asm volatile("" ::: "memory");
   // gamma comes from a cache, so that all this is done before x is there; a pair at a time, because

@@ -12,6 +12,16 @@
 
 namespace rmsnorm::kernels::cuda {
 
+/// Calls run(std::true_type{}) for x that L2 is to keep, else run(std::false_type{}). The kernels
+/// of a mutant keep nothing.
+template <Fault K, class Run>
+cudaError_t with_keep(bool keep_x, Run run) {
+  if constexpr (has_all_kernels(K)) {
+    if (keep_x) return run(std::true_type{});
+  }
+  return run(std::false_type{});
+}
+
 template <class T, class G, int V, bool kWarp, Fault K>
 cudaError_t launch_peel(const Launch& launch, const Problem& problem, std::size_t limit,
                         const ForwardParams<T>& p, const G* gamma) {
@@ -82,7 +92,8 @@ cudaError_t launch_forward(const rmsnorm_forward_args& args, const ForwardPlan& 
         args.rows,
         args.cols,
         added_eps<F>(static_cast<float>(args.eps), SpacingAtOne<T>::value),
-        static_cast<float>(1.0 / static_cast<double>(denominator<F>(args.rows, args.cols)))};
+        static_cast<float>(1.0 / static_cast<double>(denominator<F>(args.rows, args.cols))),
+        plan.keep_x};
     switch (plan.path) {
       case ForwardPath::lanes: {
         const int rows_at_once = has_all_kernels(K) ? plan.rows : 1;
@@ -91,15 +102,19 @@ cudaError_t launch_forward(const rmsnorm_forward_args& args, const ForwardPlan& 
             launch_of(context, (args.rows + rows_per_block - 1) / rows_per_block, plan.threads);
         return with_share<K, 1, 2, 4>(plan.vectors, [&](auto vectors) {
           return with_share<K, 2, 1>(rows_at_once, [&](auto rows) {
-            return launch_kernel<forward_lanes_kernel<T, G, vectors(), rows(), K>>(
-                launch, limit, p, gamma, lane_group(plan.lanes));
+            return with_keep<K>(plan.keep_x, [&](auto keep) {
+              return launch_kernel<forward_lanes_kernel<T, G, vectors(), rows(), keep(), K>>(
+                  launch, limit, p, gamma, lane_group(plan.lanes));
+            });
           });
         });
       }
       case ForwardPath::block:
         return with_share<K, 2, 4>(plan.vectors, [&](auto v) {
-          return launch_kernel<forward_block_kernel<T, G, v(), K>>(
-              launch_of(context, args.rows, plan.threads), limit, p, gamma);
+          return with_keep<K>(plan.keep_x, [&](auto keep) {
+            return launch_kernel<forward_block_kernel<T, G, v(), keep(), K>>(
+                launch_of(context, args.rows, plan.threads), limit, p, gamma);
+          });
         });
       case ForwardPath::tiny:
         return launch_tiny<T, G, K>(args, problem, context, p);

@@ -16,6 +16,7 @@ struct ForwardParams {
   float* rstd;
   std::int64_t rows, cols;
   float eps, inverse_cols;
+  bool keep_x;  ///< L2 gives up x's lines after all others
 };
 
 /// As exact as a division and a root that are both rounded, without their branches: the fused mean

@@ -166,7 +166,8 @@ __device__ __forceinline__ void issue_rows(const RingParams& ring, RingHeader& h
                                            unsigned char* stages, std::int64_t rows,
                                            std::int64_t first_row, std::int64_t row_step,
                                            std::int64_t first_element, unsigned bytes,
-                                           const RowAddress<T>& first, const Tensors&... others) {
+                                           L2Priority priority, const RowAddress<T>& first,
+                                           const Tensors&... others) {
   constexpr int kParts = 1 + sizeof...(others);
   Pacer pacer(ring.pace, 1);
   const std::int64_t start = first_row < rows ? first_row : 0;
@@ -188,7 +189,7 @@ __device__ __forceinline__ void issue_rows(const RingParams& ring, RingHeader& h
     for (int i = 0; i < kParts; ++i) {
       if (bytes > 0) {
         bulk_copy(to + ring.part_bytes * static_cast<unsigned>(kParts * stage + i),
-                  cursors[i].get(), bytes, full + slot);
+                  cursors[i].get(), bytes, full + slot, priority);
       }
       cursors[i].next(row + row_step);
     }

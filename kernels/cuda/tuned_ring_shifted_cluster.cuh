@@ -121,7 +121,7 @@ __device__ __forceinline__ void issue_slices(const BackwardParams<T>& p, const R
       const auto copy = [&](unsigned part, const Window& window) {
         if (window.bytes == 0) return;
         bulk_copy(to + part + window.offset, reinterpret_cast<const void*>(window.from),
-                  window.bytes, full + slot);
+                  window.bytes, full + slot, normal_priority());
       };
       copy(x_part, x_window);
       copy(dy_part, dy_window);

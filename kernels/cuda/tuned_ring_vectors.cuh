@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kRingThreads + 32, 1)
   if (thread >= kRingThreads) {
     if (thread == kRingThreads) {
       issue_rows(ring, header, stages, p.rows, first_row, row_step, 0,
-                 static_cast<unsigned>(slice.vectors) * 16, p.x, p.dy);
+                 static_cast<unsigned>(slice.vectors) * 16, normal_priority(), p.x, p.dy);
     }
     return;
   }
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kRingThreads + 32, 1)
   if (thread >= kRingThreads) {
     if (thread == kRingThreads) {
       issue_rows(ring, header, stages, p.rows, first_row, row_step, first_vector * W,
-                 static_cast<unsigned>(slice.vectors) * 16, p.x, p.dy);
+                 static_cast<unsigned>(slice.vectors) * 16, normal_priority(), p.x, p.dy);
     }
     __syncwarp();
   } else {

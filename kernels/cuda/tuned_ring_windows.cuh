@@ -122,7 +122,7 @@ __device__ __forceinline__ void issue_windows(const BackwardParams<T>& p, const 
       const auto copy = [&](unsigned to_part, const Window& window) {
         if (window.bytes == 0) return;
         bulk_copy(to + to_part + window.offset, reinterpret_cast<const void*>(window.from),
-                  window.bytes, full + slot);
+                  window.bytes, full + slot, normal_priority());
       };
       copy(layout.x(stage), x_window);
       copy(layout.dy(stage), dy_window);

@@ -220,6 +220,13 @@ TEST_CASE("B028 sums that follow each other in a block share no memory unguarded
   }
 }
 
+// What only an x takes that L2 is to keep.
+TEST_CASE("Forwards of 16 MiB for the sanitizers", "[.sanitizer]") {
+  const rmsnorm_implementation* tuned = find_kernels("tuned", RMSNORM_CUDA);
+  for (const auto& [rows, cols] : {std::pair{65536, 128}, {2048, 4096}, {128, 65536}})
+    check_passes(*tuned, Operation::forward, {rows, cols, Dtype::bfloat16});
+}
+
 // Not for racecheck: it counts a thread's barriers, whichever they are, and takes what two threads
 // do after equally many for simultaneous.
 TEST_CASE("Groups of a block with unequally many rows, for the other sanitizers", "[.unequal]") {

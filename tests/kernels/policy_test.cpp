@@ -55,6 +55,29 @@ TEST_CASE("The forward's reduction does not depend on the number of rows", "[pol
   }
 }
 
+TEST_CASE("L2 keeps x from a quarter of it on, on the device that it was measured on", "[policy]") {
+  Device device;
+  for (const auto& [cols, bytes] : {std::pair{128, 2}, std::pair{4096, 2}, std::pair{4096, 4},
+                                    std::pair{20000, 2}, std::pair{65536, 2}}) {
+    CAPTURE(cols, bytes);
+    const std::int64_t row = std::int64_t{cols} * bytes;
+    const std::int64_t rows = (device.l2_bytes / 4 + row - 1) / row;
+    CHECK(plan_forward(problem(rows, cols, bytes), device).keep_x);
+    CHECK_FALSE(plan_forward(problem(rows - 1, cols, bytes), device).keep_x);
+    Device other = device;
+    for (const int capability : {80, 89, 100, 120}) {
+      other.compute_capability = capability;
+      CHECK_FALSE(plan_forward(problem(rows, cols, bytes), other).keep_x);
+    }
+    other = device;
+    other.l2_bytes *= 2;
+    CHECK_FALSE(plan_forward(problem(rows, cols, bytes), other).keep_x);
+  }
+  // Rows that do not start alike share lines: kept, they gain nothing.
+  for (const std::int64_t cols : {7, 255, 513, 4097, 2000001})
+    CHECK_FALSE(plan_forward(problem(1 << 20, cols), device).keep_x);
+}
+
 TEST_CASE("A persistent forward has a cluster at least, on a slice of a device as well",
           "[policy]") {
   for (const int sms : {1, 8, 14, 16, 26, 132}) {

@@ -48,6 +48,27 @@ TEST_CASE("The bits of a long row of y do not depend on where y lies", "[determi
   }
 }
 
+TEST_CASE("The bits of a row of y do not depend on whether x fits a cache", "[determinism]") {
+  constexpr std::int64_t kBytes = std::int64_t{20} << 20;  // a third of the L2 of an H200
+  for (const at::ScalarType type : all_types()) {
+    const auto size = static_cast<std::int64_t>(c10::elementSize(type));
+    for (const std::int64_t cols : {8, 136, 512, 1000, 2048, 4096, 12288, 20000, 32768, 65536}) {
+      const at::Tensor x = random({kBytes / (cols * size), cols}, type);
+      for (const at::ScalarType gamma_type : {type, at::kFloat}) {
+        if (gamma_type != type && size != 2) continue;
+        CAPTURE(text(type), text(gamma_type), cols);
+        const at::Tensor gamma = random({cols}, gamma_type, 2);
+        const at::Tensor y = functional::rms_norm(x, gamma);
+        for (const std::int64_t first : {std::int64_t{0}, x.size(0) / 2, x.size(0) - 3}) {
+          CAPTURE(first);
+          CHECK(
+              same_bits(functional::rms_norm(x.narrow(0, first, 3), gamma), y.narrow(0, first, 3)));
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("The bits of a row shorter than a vector do not depend on where it lies",
           "[determinism]") {
   constexpr std::int64_t kManyRows = 10007;  // whole blocks of tuned on CUDA, and rows behind them
