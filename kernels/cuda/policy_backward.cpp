@@ -223,7 +223,7 @@ void shape_shifted_cluster(const Problem& p, BackwardPlan& plan) {
 /// A group must meet one shift only: blocks * groups rows further it must be the same again.
 /// Clusters take rows in another order.
 std::int64_t blocks_multiple(const Problem& p, const BackwardPlan& plan) {
-  if (p.aligned || plan.cluster > 1) return 1;
+  if (plan.cluster > 1) return 1;
   const std::int64_t period = shift_period(p);
   return period / std::gcd(period, std::int64_t{plan.groups});
 }

@@ -100,10 +100,9 @@ int forward_cluster(const Problem& p, const Device& device) {
 }
 
 /// Whether L2 is to give up x's lines after those of y: once both fill half of it. Worth 2 to 4 %
-/// of a forward on a cold cache from 128 MiB of x on, after a flush by writing from 16 MiB on, and
-/// between layers up to 1.5 % of both. A forward that is replayed on the same tensors, which would
-/// find parts of them in L2, loses 3 to 5 % below 128 MiB. Rows that start anywhere gain nothing.
-/// Seen, not explained, and on sm_90 alone.
+/// of a forward on a cold cache from 128 MiB of x on, and after a flush by writing from 16 MiB on;
+/// README.md has what it costs others. Seen, not explained, and on sm_90 alone. Not for the rows
+/// that forward_peel_kernel takes, which gained nothing by these loads.
 bool keeps_x(const Problem& p, const Device& device, ForwardPath path) {
   const bool can_keep = path == ForwardPath::lanes || path == ForwardPath::block ||
                         path == ForwardPath::ring || path == ForwardPath::cluster;

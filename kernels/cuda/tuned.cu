@@ -209,7 +209,6 @@ std::int32_t run_forward(const rmsnorm_forward_args& args, ForwardLauncher launc
   const ForwardPlan plan = plan_forward(problem, context.device);
   if (args.workspace_bytes < workspace_bytes(plan, args)) return RMSNORM_WORKSPACE;
   context.stream = static_cast<cudaStream_t>(args.stream);
-  context.aligned = problem.aligned;
   return launch(args, plan, problem, context);
 }
 
@@ -220,7 +219,6 @@ std::int32_t run_backward(const rmsnorm_backward_args& args, BackwardLauncher la
   const BackwardPlan plan = plan_backward(problem, context.device);
   if (args.workspace_bytes < workspace_bytes(plan, args)) return RMSNORM_WORKSPACE;
   context.stream = static_cast<cudaStream_t>(args.stream);
-  context.aligned = problem.aligned;
   return launch(args, plan, problem, context);
 }
 

@@ -14,7 +14,6 @@ struct TunedContext {
   Device device;
   int device_index = 0;
   cudaStream_t stream = nullptr;
-  bool aligned = false;
 };
 
 using ForwardLauncher = cudaError_t (*)(const rmsnorm_forward_args&, const ForwardPlan&,

@@ -13,7 +13,8 @@ namespace rmsnorm::kernels::cuda {
 
 template <class T, class G, Fault F>
 cudaError_t launch_finalize(const rmsnorm_backward_args& args, const BackwardPlan& plan,
-                            const TunedContext& context, const accumulation_t<T>* partials) {
+                            const Problem& problem, const TunedContext& context,
+                            const accumulation_t<T>* partials) {
   const std::size_t limit = context.device.shared_bytes;
   const std::int64_t pitch = partial_pitch(args.cols);
   if constexpr (std::is_same_v<T, double>) {
@@ -21,7 +22,7 @@ cudaError_t launch_finalize(const rmsnorm_backward_args& args, const BackwardPla
         launch_of(context, (args.cols + 127) / 128, 128), limit, partials,
         static_cast<double*>(args.dgamma), plan.partial_rows, pitch, args.cols);
   } else {
-    const bool next_may_start = plan.path != BackwardPath::lanes || context.aligned;
+    const bool next_may_start = plan.path != BackwardPath::lanes || problem.aligned;
     const auto run = [&](auto lanes, auto at_once) {
       constexpr int kColumns = 4 * lanes();
       return launch_kernel<finalize_kernel<G, lanes(), at_once(), kernel_fault(F)>>(
@@ -40,7 +41,8 @@ cudaError_t launch_finalize(const rmsnorm_backward_args& args, const BackwardPla
 
 template <class T, class G, Fault F>
 cudaError_t launch_split(const rmsnorm_backward_args& args, const BackwardPlan& plan,
-                         const TunedContext& context, const BackwardParams<T>& p) {
+                         const Problem& problem, const TunedContext& context,
+                         const BackwardParams<T>& p) {
   if (plan.blocks == 0) return cudaSuccess;
   const Launch launch = launch_of(context, plan.blocks, kSplitThreads);
   const std::size_t limit = context.device.shared_bytes;
@@ -50,7 +52,7 @@ cudaError_t launch_split(const rmsnorm_backward_args& args, const BackwardPlan& 
   const std::int64_t chunk_rows = (args.rows + chunks - 1) / chunks;
   const LaneGroup columns = lane_group(plan.column_threads);
   if constexpr (!std::is_same_v<T, double>) {
-    if (context.aligned) {
+    if (problem.aligned) {
       return launch_kernel<backward_split_kernel<T, G, kPack<T>, kernel_fault(F)>>(
           launch, limit, p, gamma, dgamma, plan.row_blocks, columns, chunks, chunk_rows);
     }
@@ -61,13 +63,14 @@ cudaError_t launch_split(const rmsnorm_backward_args& args, const BackwardPlan& 
 
 template <class T, class G, Fault F>
 cudaError_t launch_lanes(const rmsnorm_backward_args& args, const BackwardPlan& plan,
-                         const TunedContext& context, const BackwardParams<T>& p) {
+                         const Problem& problem, const TunedContext& context,
+                         const BackwardParams<T>& p) {
   constexpr Fault K = kernel_fault(F);
   Launch launch = launch_of(context, plan.blocks, plan.group_threads);
   const std::size_t limit = context.device.shared_bytes;
   const G* gamma = static_cast<const G*>(args.gamma);
   const LaneGroup group = lane_group(plan.lanes);
-  if (context.aligned) {
+  if (problem.aligned) {
     return with_share<K, 1, 2, 3>(plan.vectors, [&](auto v) {
       // More than half of an SM's, so that none takes two blocks: those that start while the kernel
       // before still holds some SMs would crowd the others.
@@ -144,7 +147,7 @@ cudaError_t launch_long(const rmsnorm_backward_args& args, const BackwardPlan& p
   constexpr Fault K = kernel_fault(F);
   const std::size_t limit = context.device.shared_bytes;
   const G* gamma = static_cast<const G*>(args.gamma);
-  const auto period = static_cast<int>(context.aligned ? 1 : shift_period(problem));
+  const auto period = static_cast<int>(shift_period(problem));
   float* const dots = static_cast<float*>(args.workspace);
   float* const projections = dots + plan.launch_rows * plan.dot_chunks;
   const auto run = [&](auto start, RowRange rows) {
@@ -191,11 +194,11 @@ cudaError_t launch_backward(const rmsnorm_backward_args& args, const BackwardPla
       static_cast<A>(1.0 / static_cast<double>(denominator_ux<F>(args.rows, args.cols)))};
   cudaError_t status = cudaErrorInvalidValue;
   if constexpr (std::is_same_v<T, double>) {
-    status = launch_split<T, G, F>(args, plan, context, p);
+    status = launch_split<T, G, F>(args, plan, problem, context, p);
   } else {
     switch (plan.path) {
       case BackwardPath::lanes:
-        status = launch_lanes<T, G, F>(args, plan, context, p);
+        status = launch_lanes<T, G, F>(args, plan, problem, context, p);
         break;
       case BackwardPath::groups:
         status = launch_groups<T, G, F>(args, plan, context, p);
@@ -213,12 +216,12 @@ cudaError_t launch_backward(const rmsnorm_backward_args& args, const BackwardPla
         status = launch_long<T, G, F>(args, plan, problem, context, p);
         break;
       case BackwardPath::split:
-        status = launch_split<T, G, F>(args, plan, context, p);
+        status = launch_split<T, G, F>(args, plan, problem, context, p);
         break;
     }
   }
   if (status != cudaSuccess || partials == nullptr) return status;
-  return launch_finalize<T, G, F>(args, plan, context, partials);
+  return launch_finalize<T, G, F>(args, plan, problem, context, partials);
 }
 
 }  // namespace rmsnorm::kernels::cuda

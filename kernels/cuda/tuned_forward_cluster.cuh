@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kThreads, 1536 / kThreads)
     if (whole > 0) {
       bulk_copy(shared_address(slice_bytes) + static_cast<unsigned>(first_whole) * 16,
                 row_start + (begin + first_whole) * W - shift, static_cast<unsigned>(whole) * 16,
-                loaded, p.keep_x ? last_priority() : normal_priority());
+                loaded, p.x_priority());
     }
     if (is_spread) barrier_arrive_expect(exchanged, static_cast<unsigned>(cluster * kWarps) * 4);
   } else if (kShifted && thread >= 32 && thread < 32 + 2 * W) {

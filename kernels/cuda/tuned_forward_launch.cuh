@@ -12,16 +12,6 @@
 
 namespace rmsnorm::kernels::cuda {
 
-/// Calls run(std::true_type{}) for x that L2 is to keep, else run(std::false_type{}). The kernels
-/// of a mutant keep nothing.
-template <Fault K, class Run>
-cudaError_t with_keep(bool keep_x, Run run) {
-  if constexpr (has_all_kernels(K)) {
-    if (keep_x) return run(std::true_type{});
-  }
-  return run(std::false_type{});
-}
-
 template <class T, class G, int V, bool kWarp, Fault K>
 cudaError_t launch_peel(const Launch& launch, const Problem& problem, std::size_t limit,
                         const ForwardParams<T>& p, const G* gamma) {
@@ -102,8 +92,8 @@ cudaError_t launch_forward(const rmsnorm_forward_args& args, const ForwardPlan& 
             launch_of(context, (args.rows + rows_per_block - 1) / rows_per_block, plan.threads);
         return with_share<K, 1, 2, 4>(plan.vectors, [&](auto vectors) {
           return with_share<K, 2, 1>(rows_at_once, [&](auto rows) {
-            return with_keep<K>(plan.keep_x, [&](auto keep) {
-              return launch_kernel<forward_lanes_kernel<T, G, vectors(), rows(), keep(), K>>(
+            return with_share<K, 1, 0>(plan.keep_x, [&](auto keep) {
+              return launch_kernel<forward_lanes_kernel<T, G, vectors(), rows(), keep() == 1, K>>(
                   launch, limit, p, gamma, lane_group(plan.lanes));
             });
           });
@@ -111,8 +101,8 @@ cudaError_t launch_forward(const rmsnorm_forward_args& args, const ForwardPlan& 
       }
       case ForwardPath::block:
         return with_share<K, 2, 4>(plan.vectors, [&](auto v) {
-          return with_keep<K>(plan.keep_x, [&](auto keep) {
-            return launch_kernel<forward_block_kernel<T, G, v(), keep(), K>>(
+          return with_share<K, 1, 0>(plan.keep_x, [&](auto keep) {
+            return launch_kernel<forward_block_kernel<T, G, v(), keep() == 1, K>>(
                 launch_of(context, args.rows, plan.threads), limit, p, gamma);
           });
         });

@@ -37,8 +37,7 @@ __global__ void __launch_bounds__(kForwardRingThreads + 32, 1)
   if (thread >= kForwardRingThreads) {
     if (thread == kForwardRingThreads) {
       issue_rows(ring, header, stages, p.rows, first_row, row_step, first_vector * W,
-                 static_cast<unsigned>(vectors) * 16,
-                 p.keep_x ? last_priority() : normal_priority(), p.x);
+                 static_cast<unsigned>(vectors) * 16, p.x_priority(), p.x);
     }
     __syncwarp();
   } else {

@@ -17,6 +17,10 @@ struct ForwardParams {
   std::int64_t rows, cols;
   float eps, inverse_cols;
   bool keep_x;  ///< L2 gives up x's lines after all others
+
+  __device__ __forceinline__ L2Priority x_priority() const {
+    return keep_x ? last_priority() : normal_priority();
+  }
 };
 
 /// As exact as a division and a root that are both rounded, without their branches: the fused mean

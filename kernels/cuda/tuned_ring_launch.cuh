@@ -50,7 +50,7 @@ cudaError_t launch_ring(const rmsnorm_backward_args& args, const BackwardPlan& p
   RingParams ring{
       plan.groups, plan.group_threads, plan.stages, plan.cluster, 0, ring_part_bytes(problem, plan),
       plan.pace};
-  if (!context.aligned) {
+  if (!problem.aligned) {
     const Extents<T> extents = extents_of<T>(args);
     if constexpr (has_all_kernels(K)) {
       if (problem.one_shift) {

@@ -199,7 +199,7 @@ __device__ __forceinline__ void join(uint4 (&low)[V], const uint4 (&high)[V], in
     default:
       break;
   }
-  if constexpr (kPack < T >> 4) {
+  if constexpr (sizeof(T) == 2) {
     switch (head) {
       case 4:
         return shift(integral_constant<int, 4>{});

@@ -18,6 +18,7 @@ using Work = std::function<void()>;
 
 /// How the device's cache is emptied: by reading a buffer of several times its size, which leaves
 /// it full of clean lines, or by writing one, whose dirty lines drain while the next call runs.
+/// What a kernel asked the cache to keep, which outlasts both, is taken away before.
 enum class Flush { read, write };
 
 /// Captured work, ready to be replayed. Results of the work live as long as this.

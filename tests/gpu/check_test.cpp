@@ -220,7 +220,7 @@ TEST_CASE("B028 sums that follow each other in a block share no memory unguarded
   }
 }
 
-// What only an x takes that L2 is to keep.
+// What only an x takes that L2 is to keep; as above, no stage of a ring is filled twice.
 TEST_CASE("Forwards of 16 MiB for the sanitizers", "[.sanitizer]") {
   const rmsnorm_implementation* tuned = find_kernels("tuned", RMSNORM_CUDA);
   for (const auto& [rows, cols] : {std::pair{65536, 128}, {2048, 4096}, {128, 65536}})
