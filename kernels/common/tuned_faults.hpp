@@ -142,4 +142,14 @@ constexpr bool is_on_the_host(Fault fault) {
                    Fault::dgamma_past_threshold>(fault);
 }
 
+/// Whether every CUDA kernel of the product is compiled with the fault. For the sake of compile
+/// time a mutant has, of kernels that differ in the size of a thread's share alone, only the
+/// largest, and of those that leave something out where they can, only the one that does not: these
+/// do for all of the plan's launches.
+constexpr bool has_all_kernels(Fault fault) {
+  return fault == Fault::none || fault == Fault::control;
+}
+template <Fault F>
+constexpr bool kHasAllKernels = has_all_kernels(F);
+
 }  // namespace rmsnorm::kernels

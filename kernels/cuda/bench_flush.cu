@@ -18,7 +18,7 @@ __global__ void read_kernel(const uint4* __restrict__ buffer, std::int64_t vecto
   const std::int64_t stride = std::int64_t{gridDim.x} * kThreads;
   for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < vectors;
        i += stride) {
-    const uint4 value = kKeep ? load_to_keep(buffer + i, true) : buffer[i];
+    const uint4 value = kept<kKeep>(buffer)[i];
     bits |= value.x | value.y | value.z | value.w;
   }
   if (bits != 0) *sink = bits;  // never: the buffer is zero, which the compiler cannot know

@@ -2,8 +2,6 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/l2_priority.cuh"
-
 // The instructions of sm_90 that the kernels use by name: barriers that count bytes, bulk copies,
 // clusters. Called only from code that is compiled for sm_90 and later.
 
@@ -53,6 +51,25 @@ __device__ __forceinline__ void barrier_wait_cluster(BarrierAddress barrier, uns
       "}\n" ::"r"(barrier),
       "r"(parity)
       : "memory");
+}
+
+/// How readily L2 gives up the lines that a load brings in: an operand of that load.
+struct L2Priority {
+  std::uint64_t policy;
+};
+
+/// That of every access which names none.
+__device__ __forceinline__ L2Priority normal_priority() {
+  L2Priority priority;
+  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(priority.policy));
+  return priority;
+}
+
+/// Given up after all others.
+__device__ __forceinline__ L2Priority last_priority() {
+  L2Priority priority;
+  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(priority.policy));
+  return priority;
 }
 
 /// Copies `bytes` (a multiple of 16, both addresses too) into this block's shared memory; completes

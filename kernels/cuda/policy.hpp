@@ -61,6 +61,13 @@ struct ForwardPlan {
   bool keep_x = false;  ///< L2 gives up x's lines after all others
 };
 
+/// Threads of a block that takes rows by lanes of a warp: few, so that its barrier holds up few.
+/// And rows that a lane group takes at once, where that leaves blocks for every SM.
+constexpr int kForwardLanesThreads = 128;
+constexpr int forward_rows_at_once(int vectors) {
+  return vectors <= 2 ? 4 : 2;
+}
+
 /// For one row or more.
 ForwardPlan plan_forward(const Problem& problem, const Device& device);
 

@@ -8,11 +8,24 @@ constexpr std::int64_t kLaneVectors = 4;  // vectors that a lane holds of a row
 // and less than 64 KB is in flight: they go to shared memory.
 constexpr std::int64_t kForwardBlockVectors = 2048;
 constexpr std::int64_t kForwardPeelVectors = 1280;
-constexpr std::int64_t kFrameForwardBytes = 512;  // the longest rows that frames take
+constexpr std::int64_t kForwardMostOfThree = 960;  // the longest with three vectors per thread
+constexpr std::int64_t kFrameForwardBytes = 512;   // the longest rows that frames take
 
-/// Vectors per thread: two or more, because one 16-byte load per thread leaves too few bytes in
-/// flight; four before blocks get so large that few fit an SM.
-std::int64_t forward_vectors(const Problem& p, std::int64_t vectors) {
+/// Vectors per thread of a block that has a row: two or more, because one 16-byte load per thread
+/// leaves too few bytes in flight; not many, lest few blocks fit an SM. Three, but two where they
+/// leave an eighth fewer places empty or where a wider gamma takes the registers, and four for the
+/// longest rows. By cols and dtypes alone: they order the sums.
+int block_vectors(const Problem& p, std::int64_t vectors) {
+  const auto places = [&](int per_thread) {
+    return per_thread * round_up(ceil_div(vectors, per_thread), kWarp);
+  };
+  if (vectors > kForwardMostOfThree) return p.element_bytes == 4 && vectors <= 1024 ? 2 : 4;
+  const bool few_empty = places(2) * 9 <= places(3) * 8 || p.gamma_bytes > p.element_bytes;
+  return vectors <= 512 && few_empty ? 2 : 3;
+}
+
+/// The same of rows that start anywhere.
+int peel_vectors(const Problem& p, std::int64_t vectors) {
   return vectors <= (p.element_bytes == 4 ? 1024 : 512) ? 2 : 4;
 }
 
@@ -101,13 +114,24 @@ int forward_cluster(const Problem& p, const Device& device) {
 
 /// Whether L2 is to give up x's lines after those of y: once both fill half of it. Worth 2 to 4 %
 /// of a forward on a cold cache from 128 MiB of x on, and after a flush by writing from 16 MiB on;
-/// README.md has what it costs others. Seen, not explained, and on sm_90 alone. Not for the rows
-/// that forward_peel_kernel takes, which gained nothing by these loads.
+/// README.md has what it costs others. Rows that start anywhere gain less, and from four times that
+/// on: those that forward_peel_kernel writes by the vectors that it reads. Seen, not explained, and
+/// on sm_90 alone.
 bool keeps_x(const Problem& p, const Device& device, ForwardPath path) {
-  const bool can_keep = path == ForwardPath::lanes || path == ForwardPath::block ||
-                        path == ForwardPath::ring || path == ForwardPath::cluster;
-  return can_keep && device.compute_capability == 90 &&
-         p.rows * row_bytes(p) >= device.l2_bytes / 4;
+  const std::int64_t bytes = p.rows * row_bytes(p);
+  if (device.compute_capability != 90) return false;
+  switch (path) {
+    case ForwardPath::lanes:
+    case ForwardPath::block:
+    case ForwardPath::ring:
+    case ForwardPath::cluster:
+      return bytes >= device.l2_bytes / 4;
+    case ForwardPath::peel:
+    case ForwardPath::peel_warp:
+      return p.one_shift && bytes >= device.l2_bytes;
+    default:
+      return false;
+  }
 }
 
 ForwardPlan plan_path(const Problem& p, const Device& device) {
@@ -124,11 +148,10 @@ ForwardPlan plan_path(const Problem& p, const Device& device) {
     plan.path = ForwardPath::lanes;
     plan.lanes = static_cast<int>(std::min(kWarp, power_of_two_at_least(vectors)));
     plan.vectors = static_cast<int>(power_of_two_at_least(ceil_div(vectors, plan.lanes)));
-    plan.threads = 256;
-    // Two rows at once where that leaves blocks for every SM; a lane that holds four vectors has
-    // enough in flight.
-    const std::int64_t blocks = ceil_div(p.rows, 2 * plan.threads / plan.lanes);
-    plan.rows = plan.vectors <= 2 && blocks >= 8 * device.sms ? 2 : 1;
+    plan.threads = kForwardLanesThreads;
+    const int at_once = forward_rows_at_once(plan.vectors);
+    const std::int64_t blocks = ceil_div(p.rows, at_once * plan.threads / plan.lanes);
+    plan.rows = blocks >= 8 * device.sms ? at_once : 1;
     return plan;
   }
   if (!p.aligned && vectors - 1 <= kWarp * kLaneVectors) {
@@ -144,7 +167,7 @@ ForwardPlan plan_path(const Problem& p, const Device& device) {
       p.aligned || !has_clusters ? kForwardBlockVectors : kForwardPeelVectors;
   if (whole <= longest) {
     plan.path = p.aligned ? ForwardPath::block : ForwardPath::peel;
-    plan.vectors = static_cast<int>(forward_vectors(p, whole));
+    plan.vectors = p.aligned ? block_vectors(p, whole) : peel_vectors(p, whole);
     plan.threads = static_cast<int>(round_up(ceil_div(whole, plan.vectors), kWarp));
     return plan;
   }

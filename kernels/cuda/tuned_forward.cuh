@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/cuda/policy.hpp"
 #include "kernels/cuda/tuned_forward_steps.cuh"
 
 // Forward. One read of x, one write of y: the row stays packed in registers between the sum of
@@ -9,131 +10,165 @@
 
 namespace rmsnorm::kernels::cuda {
 
-/// The sum over the block with one barrier: every thread adds the warps' sums itself. Once per
+/// The sum over the block with one barrier; every warp adds the warps' sums itself. Once per
 /// kernel.
 __device__ __forceinline__ float block_sum_once(float value) {
-  __shared__ alignas(16) float warp_sums[kMaxWarps];
+  __shared__ float warp_sums[kMaxWarps];
   value = lanes_sum(value);
   const int thread = static_cast<int>(threadIdx.x), warps = static_cast<int>(blockDim.x) / 32;
   if (thread % 32 == 0) warp_sums[thread / 32] = value;
-  if (thread >= warps && thread < kMaxWarps) warp_sums[thread] = 0;
   __syncthreads();
-  const float total = sum_of_warps(warp_sums);
+  // By shuffles: all sums in the registers of a thread would cost f32 rows a block per SM.
+  const int warp = thread % kMaxWarps;
+  const float total = lanes_sum(warp < warps ? warp_sums[warp] : 0.0f, lane_group(kMaxWarps));
   asm volatile("" ::: "memory");  // loads that come after it stay after it
   return total;
 }
 
-/// Some lanes of a warp per row, V vectors each; shuffles only. kRows rows at once, because one
-/// leaves too few loads in flight. gamma is loaded before the sums, so that its latency hides
-/// behind x.
-template <class T, class G, int V, int kRows, bool kKeepX, Fault F>
-__global__ void __launch_bounds__(256)
-    forward_lanes_kernel(ForwardParams<T> p, const G* __restrict__ gamma, LaneGroup group) {
-  constexpr int W = kPack<T>;
+/// kLanes lanes of a warp per row, V vectors each. gamma is loaded before the sums, so that its
+/// latency hides behind x. kRows rows at once, because one leaves too few loads in flight; the
+/// block then stores rstd of all its rows together, and behind that barrier all of y: the memory
+/// takes what comes at one time for one place better than rows that come as they are ready.
+template <class T, class G, int kLanes, int V, int kRows, bool kKeepX, Fault F>
+__global__ void __launch_bounds__(kForwardLanesThreads)
+    forward_lanes_kernel(ForwardParams<T> p, const G* __restrict__ gamma) {
+  constexpr int W = kPack<T>, kGroups = kForwardLanesThreads / kLanes, kBlockRows = kRows * kGroups;
   using A = Access<T, W>;
   allow_next_kernel();
-  const int thread = static_cast<int>(threadIdx.x), lane = group.lane(thread);
-  const int lanes = group.lanes(), groups = group.group(256);
+  const auto lane = static_cast<int>(threadIdx.x % kLanes);
+  const auto group = static_cast<int>(threadIdx.x / kLanes);
   const int cols = static_cast<int>(p.cols);
-  const std::int64_t first = std::int64_t{blockIdx.x} * groups * kRows + group.group(thread);
+  const std::int64_t first = std::int64_t{blockIdx.x} * kBlockRows;
+  // Several rows are compared in 32 bits, counted from the block's first: that takes fewer
+  // registers, but longer for a single one.
+  const auto row_of = [&](int r) { return r * kGroups + group; };
+  const auto rows = static_cast<int>(min(p.rows - first, std::int64_t{kBlockRows}));
+  const auto is_row = [&](int r) {
+    return kRows == 1 ? first + row_of(r) < p.rows : row_of(r) < rows;
+  };
   wait_for_previous_kernel();
   typename A::Packed packed[kRows][V];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    const std::int64_t row = first + r * groups;
-    const T* x = p.x(row < p.rows ? row : 0);
+    const bool there = is_row(r);
+    const T* x = kept<kKeepX>(p.x(first + (there ? row_of(r) : 0)));
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-      const int column = (lane + j * lanes) * W;
-      const bool inside = row < p.rows && column < cols;
-      packed[r][j] = kKeepX    ? load_to_keep(reinterpret_cast<const uint4*>(x + column), inside)
-                     : !inside ? A::zero()
-                     : V == 1  ? A::load_streaming(x + column)
-                               : A::load(x + column);
+      const int column = (lane + j * kLanes) * W;
+      packed[r][j] = there && column < cols ? A::load(x + column) : A::zero();
     }
   }
   LaneGamma<T, G, W> scale[V];
 #pragma unroll
   for (int j = 0; j < V; ++j) {
-    const int column = (lane + j * lanes) * W;
+    const int column = (lane + j * kLanes) * W;
     scale[j].load(gamma, column, column < cols);
   }
+  float rstd[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    const std::int64_t row = first + r * groups;
     float sum = 0;
 #pragma unroll
     for (int j = 0; j < V; ++j) {
       float values[W];
       A::widen(packed[r][j], values);
-      sum = add_squares<F>(sum, values, (lane + j * lanes) * W, p);
+      sum = add_squares<F>(sum, values, (lane + j * kLanes) * W, p);
     }
-    const float rstd = inverse_rms<F>(lanes_sum(sum, group), p);
-    if (row >= p.rows) continue;
+    rstd[r] = inverse_rms<F>(lanes_sum(sum, lane_group(kLanes)), p);
+  }
+  if (kRows == 1) {
+    if (lane == 0 && is_row(0) && p.rstd != nullptr) keep_rstd<F>(p, first + row_of(0), rstd[0]);
+  } else if (p.rstd != nullptr) {
+    __shared__ float block_rstd[kBlockRows];
+    if (lane == 0) {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) block_rstd[row_of(r)] = rstd[r];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = static_cast<int>(threadIdx.x); i < kBlockRows; i += kForwardLanesThreads) {
+      if (i < rows) keep_rstd<F>(p, first + i, block_rstd[i]);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    if (!is_row(r)) continue;
+    const std::int64_t row = first + row_of(r);
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-      const int column = (lane + j * lanes) * W;
+      const int column = (lane + j * kLanes) * W;
       if (column >= cols) continue;
       float values[W], factors[W];
       A::widen(packed[r][j], values);
       scale[j].widen(factors);
-      store_elements<F>(values, factors, rstd, p.y + row_offset<F>(row, p.cols) + column, row,
+      store_elements<F>(values, factors, rstd[r], p.y + row_offset<F>(row, p.cols) + column, row,
                         column, p);
     }
-    if (lane == 0 && p.rstd != nullptr) keep_rstd<F>(p, row, rstd);
   }
 }
 
-/// A block per row, V vectors per thread. gamma is loaded behind the barrier: it comes from the
-/// caches, and the registers that it would hold meanwhile are worth another block per SM.
+/// Whether the j-th of a thread's `count` vectors lies in the row, whatever its columns: all but
+/// the last do, in the blocks that the policy makes for a row. What needs no comparison leaves
+/// sooner.
+template <Fault F>
+__device__ __forceinline__ bool is_always_in_row(int j, int count) {
+  return kHasAllKernels<F> && j < count - 1;
+}
+
+/// A block per row, V vectors per thread.
 template <class T, class G, int V, bool kKeepX, Fault F>
-__global__ void __launch_bounds__(512, V == 2 ? 3 : 2)
+__global__ void __launch_bounds__(V == 3 ? 320 : 512, V == 2   ? 3
+                                                      : V == 3 ? 4
+                                                               : 2)
     forward_block_kernel(ForwardParams<T> p, const G* __restrict__ gamma) {
+  // gamma is loaded before the barrier, which hides its latency, where a thread has registers for
+  // it that would not be a block per SM; otherwise behind it, and comes from the caches.
+  constexpr bool kGammaFirst = sizeof(G) <= sizeof(T) && (sizeof(T) == 4 || V < 4);
   constexpr int W = kPack<T>;
   allow_next_kernel();
   const std::int64_t row = blockIdx.x;
+  const auto vector = [](int j) { return static_cast<int>(threadIdx.x + j * blockDim.x); };
   const int vectors = static_cast<int>(p.cols / W);
+  const auto has = [&](int j) { return is_always_in_row<F>(j, V) || vector(j) < vectors; };
   wait_for_previous_kernel();
-  const uint4* x = reinterpret_cast<const uint4*>(p.x(row));
+  const uint4* x = kept<kKeepX>(reinterpret_cast<const uint4*>(p.x(row)));
   uint4 packed[V];
 #pragma unroll
-  for (int j = 0; j < V; ++j) {
-    const int vector = static_cast<int>(threadIdx.x + j * blockDim.x);
-    packed[j] = kKeepX             ? load_to_keep(x + vector, vector < vectors)
-                : vector < vectors ? x[vector]
-                                   : uint4{0, 0, 0, 0};
-  }
+  for (int j = 0; j < V; ++j) packed[j] = has(j) ? x[vector(j)] : uint4{0, 0, 0, 0};
+  GammaPack<T, G> scale[V];
+  const auto load_gamma = [&](int first, int count) {
+#pragma unroll
+    for (int j = first; j < V && j < first + count; ++j) {
+      if (has(j)) scale[j].load(gamma, vector(j));
+    }
+  };
+  if constexpr (kGammaFirst) load_gamma(0, V);
   float sum = 0;
 #pragma unroll
   for (int j = 0; j < V; ++j) {
     float values[W];
     widen_pack<T>(packed[j], values);
-    sum = add_squares<F>(sum, values, static_cast<int>(threadIdx.x + j * blockDim.x) * W, p);
+    sum = add_squares<F>(sum, values, vector(j) * W, p);
   }
   const float rstd = inverse_rms<F>(block_sum_once(sum), p);
-  // All of gamma at once, but where it would take twice the registers of x.
-  constexpr int kAtOnce = sizeof(G) > sizeof(T) ? 1 : V;
-  GammaPack<T, G> scale[V];
   if (threadIdx.x == 0 && p.rstd != nullptr) keep_rstd<F>(p, row, rstd);
 #pragma unroll
   for (int j = 0; j < V; ++j) pin(packed[j]);  // not the widened row across the barrier
   uint4* y = reinterpret_cast<uint4*>(p.y + row_offset<F>(row, p.cols));
+  // All of gamma at once, but where it would take twice the registers of x.
+  constexpr int kAtOnce = sizeof(G) > sizeof(T) ? 1 : V;
 #pragma unroll
   for (int j = 0; j < V; ++j) {
-    if (j % kAtOnce == 0) {
+    if (!kGammaFirst && j % kAtOnce == 0) {
       asm volatile("" ::: "memory");
-#pragma unroll
-      for (int k = j; k < V && k < j + kAtOnce; ++k) {
-        const int vector = static_cast<int>(threadIdx.x + k * blockDim.x);
-        if (vector < vectors) scale[k].load(gamma, vector);
-      }
+      load_gamma(j, kAtOnce);
     }
-    const int vector = static_cast<int>(threadIdx.x + j * blockDim.x);
-    if (vector >= vectors) continue;
+    if (!has(j)) continue;
     float values[W], factors[W];
     widen_pack<T>(packed[j], values);
     scale[j].widen(factors);
-    store_elements<F>(values, factors, rstd, reinterpret_cast<T*>(y + vector), row, vector * W, p);
+    store_elements<F>(values, factors, rstd, reinterpret_cast<T*>(y + vector(j)), row,
+                      vector(j) * W, p);
   }
 }
 
@@ -228,7 +263,7 @@ constexpr int kPeelWarps = 8;  // a row each
 /// kOneShift: y lies as far past a 16-byte boundary as x, so that it is written by the same
 /// vectors, and gamma is of x's dtype and aligned. Otherwise the row also goes to shared memory,
 /// out of which the vectors of y are joined.
-template <class T, class G, int V, bool kWarp, bool kOneShift, Fault F>
+template <class T, class G, int V, bool kWarp, bool kOneShift, bool kKeepX, Fault F>
 __global__ void __launch_bounds__(kWarp ? 32 * kPeelWarps : 512, kWarp    ? (V == 4 ? 3 : 1)
                                                                  : V == 2 ? 3
                                                                           : 2)
@@ -245,19 +280,20 @@ __global__ void __launch_bounds__(kWarp ? 32 * kPeelWarps : 512, kWarp    ? (V =
   __shared__ uint4 staged_rows[kWarp && !kOneShift ? kPeelWarps : 1][kStaged];
   uint4* const staged = staged_rows[kWarp && !kOneShift ? threadIdx.x / 32 : 0];
   T* const elements = reinterpret_cast<T*>(staged);  // column c at `past` + c
-  const T* x = p.x(row);
+  const T* x = kept<kKeepX>(p.x(row));
   T* y = p.y + row_offset<F>(row, p.cols);
   const int past = static_cast<int>(reinterpret_cast<std::uintptr_t>(x) / sizeof(T) % W);
   const int cols = static_cast<int>(p.cols);
   const int head = min((W - past) % W, cols);
   const int vectors = (cols - head) / W;
   const uint4* body = reinterpret_cast<const uint4*>(x + head);
+  const auto vector = [&](int j) { return t + j * threads; };
+  const auto has = [&](int j) {
+    return (!kWarp && is_always_in_row<F>(j, V)) || vector(j) < vectors;
+  };
   uint4 packed[V], scale[V];
 #pragma unroll
-  for (int j = 0; j < V; ++j) {
-    const int vector = t + j * threads;
-    packed[j] = vector < vectors ? body[vector] : uint4{0, 0, 0, 0};
-  }
+  for (int j = 0; j < V; ++j) packed[j] = has(j) ? body[vector(j)] : uint4{0, 0, 0, 0};
   // The left-over elements: thread t takes the t-th, first those before the vectors, then those
   // behind.
   const int edges = cols - vectors * W;
@@ -276,12 +312,12 @@ __global__ void __launch_bounds__(kWarp ? 32 * kPeelWarps : 512, kWarp    ? (V =
       uint4 low[kPair], high[kPair];
 #pragma unroll
       for (int i = 0; i < kPair; ++i) {
-        const int vector = t + (first + i) * threads;
-        if (vector >= vectors) continue;
-        const uint4* source = reinterpret_cast<const uint4*>(gamma) + vector;
+        const int j = first + i;
+        if (!has(j)) continue;
+        const uint4* source = reinterpret_cast<const uint4*>(gamma) + vector(j);
         low[i] = __ldg(source);
         // The second vector may reach past gamma's end in the last vector of the row.
-        high[i] = (vector + 2) * W <= cols
+        high[i] = (vector(j) + 2) * W <= cols
                       ? __ldg(source + 1)
                       : elements_between<T>(reinterpret_cast<const T*>(source + 1), 0, head);
       }
@@ -293,8 +329,7 @@ __global__ void __launch_bounds__(kWarp ? 32 * kPeelWarps : 512, kWarp    ? (V =
   if constexpr (!kOneShift) {
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-      const int vector = t + j * threads;
-      if (vector < vectors) staged[(past + head) / W + vector] = packed[j];
+      if (has(j)) staged[(past + head) / W + vector(j)] = packed[j];
     }
     if (t < edges) narrow(edge_value, elements[past + edge]);
   }
@@ -303,7 +338,7 @@ __global__ void __launch_bounds__(kWarp ? 32 * kPeelWarps : 512, kWarp    ? (V =
   for (int j = 0; j < V; ++j) {
     float values[W];
     widen_pack<T>(packed[j], values);
-    sum = add_squares<F>(sum, values, head + (t + j * threads) * W, p);
+    sum = add_squares<F>(sum, values, head + vector(j) * W, p);
   }
   float total;
   if constexpr (kWarp) {
@@ -322,12 +357,12 @@ __global__ void __launch_bounds__(kWarp ? 32 * kPeelWarps : 512, kWarp    ? (V =
     const bool by_vectors = gamma != nullptr && reinterpret_cast<std::uintptr_t>(gamma) % 16 == 0;
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-      const int vector = t + j * threads;
-      if (vector >= y_vectors) continue;
-      const int column = y_head + vector * W;
+      if (vector(j) >= y_vectors) continue;
+      const int column = y_head + vector(j) * W;
       float values[W], factors[W];
       load_factors<T>(gamma, by_vectors, column, y_head % kPack<G>, cols, factors);
-      widen_pack<T>(joined<T>(from[vector], from[vector + (apart > 0 ? 1 : 0)], apart), values);
+      widen_pack<T>(joined<T>(from[vector(j)], from[vector(j) + (apart > 0 ? 1 : 0)], apart),
+                    values);
       store_elements<F>(values, factors, rstd, y + column, row, column, p);
     }
     const int column = t < y_head ? t : t + y_vectors * W;
@@ -342,9 +377,8 @@ __global__ void __launch_bounds__(kWarp ? 32 * kPeelWarps : 512, kWarp    ? (V =
     }
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-      const int vector = t + j * threads;
-      if (vector >= vectors) continue;
-      const int column = head + vector * W;
+      if (!has(j)) continue;
+      const int column = head + vector(j) * W;
       float values[W], factors[W];
       widen_pack<T>(packed[j], values);
       widen_pack<T>(scale[j], factors);

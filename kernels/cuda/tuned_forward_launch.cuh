@@ -17,10 +17,27 @@ cudaError_t launch_peel(const Launch& launch, const Problem& problem, std::size_
                         const ForwardParams<T>& p, const G* gamma) {
   if constexpr (has_all_kernels(K) && std::is_same_v<T, G>) {
     if (problem.one_shift && gamma != nullptr) {
-      return launch_kernel<forward_peel_kernel<T, G, V, kWarp, true, K>>(launch, limit, p, gamma);
+      return with_share<K, 1, 0>(p.keep_x, [&](auto keep) {
+        return launch_kernel<forward_peel_kernel<T, G, V, kWarp, true, keep() == 1, K>>(
+            launch, limit, p, gamma);
+      });
     }
   }
-  return launch_kernel<forward_peel_kernel<T, G, V, kWarp, false, K>>(launch, limit, p, gamma);
+  return launch_kernel<forward_peel_kernel<T, G, V, kWarp, false, false, K>>(launch, limit, p,
+                                                                             gamma);
+}
+
+template <class T, class G, int kLanes, int V, Fault K>
+cudaError_t launch_lanes(const TunedContext& context, const ForwardPlan& plan,
+                         const ForwardParams<T>& p, const G* gamma) {
+  return with_share<K, forward_rows_at_once(V), 1>(plan.rows, [&](auto rows) {
+    return with_share<K, 1, 0>(plan.keep_x, [&](auto keep) {
+      constexpr int kRows = kForwardLanesThreads / kLanes * rows();
+      return launch_kernel<forward_lanes_kernel<T, G, kLanes, V, rows(), keep() == 1, K>>(
+          launch_of(context, (p.rows + kRows - 1) / kRows, kForwardLanesThreads),
+          context.device.shared_bytes, p, gamma);
+    });
+  });
 }
 
 template <class T, class G, Fault K>
@@ -85,22 +102,18 @@ cudaError_t launch_forward(const rmsnorm_forward_args& args, const ForwardPlan& 
         static_cast<float>(1.0 / static_cast<double>(denominator<F>(args.rows, args.cols))),
         plan.keep_x};
     switch (plan.path) {
-      case ForwardPath::lanes: {
-        const int rows_at_once = has_all_kernels(K) ? plan.rows : 1;
-        const std::int64_t rows_per_block = plan.threads / plan.lanes * rows_at_once;
-        const Launch launch =
-            launch_of(context, (args.rows + rows_per_block - 1) / rows_per_block, plan.threads);
-        return with_share<K, 1, 2, 4>(plan.vectors, [&](auto vectors) {
-          return with_share<K, 2, 1>(rows_at_once, [&](auto rows) {
-            return with_share<K, 1, 0>(plan.keep_x, [&](auto keep) {
-              return launch_kernel<forward_lanes_kernel<T, G, vectors(), rows(), keep() == 1, K>>(
-                  launch, limit, p, gamma, lane_group(plan.lanes));
+      case ForwardPath::lanes:
+        if constexpr (has_all_kernels(K)) {
+          if (plan.vectors == 1) {
+            return with_constant<1, 2, 4, 8, 16, 32>(plan.lanes, [&](auto lanes) {
+              return launch_lanes<T, G, lanes(), 1, K>(context, plan, p, gamma);
             });
-          });
-        });
-      }
+          }
+          if (plan.vectors == 2) return launch_lanes<T, G, 32, 2, K>(context, plan, p, gamma);
+        }
+        return launch_lanes<T, G, 32, 4, K>(context, plan, p, gamma);
       case ForwardPath::block:
-        return with_share<K, 2, 4>(plan.vectors, [&](auto v) {
+        return with_share<K, 2, 3, 4>(plan.vectors, [&](auto v) {
           return with_share<K, 1, 0>(plan.keep_x, [&](auto keep) {
             return launch_kernel<forward_block_kernel<T, G, v(), keep() == 1, K>>(
                 launch_of(context, args.rows, plan.threads), limit, p, gamma);

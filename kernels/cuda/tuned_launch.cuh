@@ -33,13 +33,6 @@ inline std::size_t share_of_sm(const Launch& launch, const TunedContext& context
   return per_sm > 1 ? std::max(needed, context.device.shared_bytes / per_sm - 1024) : needed;
 }
 
-/// Of a power of two.
-inline LaneGroup lane_group(int lanes) {
-  LaneGroup group{0};
-  while (group.lanes() < lanes) ++group.bits;
-  return group;
-}
-
 /// Calls run(std::integral_constant<int, V>) for the V that equals `value`.
 template <int... kValues, class Run>
 cudaError_t with_constant(int value, Run run) {
@@ -47,14 +40,6 @@ cudaError_t with_constant(int value, Run run) {
   static_cast<void>(
       ((value == kValues && (status = run(std::integral_constant<int, kValues>{}), true)) || ...));
   return status;
-}
-
-/// Whether every kernel of the product is compiled with the fault. For the sake of compile time a
-/// mutant has, of kernels that differ in the size of a thread's share alone, only the largest, and
-/// of those that leave something out where they can, only the one that does not: these do for all
-/// of the plan's launches.
-constexpr bool has_all_kernels(Fault fault) {
-  return fault == Fault::none || fault == Fault::control;
 }
 
 /// with_constant where there are all kernels; else the last value, the largest, for any.

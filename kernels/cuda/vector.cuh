@@ -1,10 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <cuda/annotated_ptr>
 #include <type_traits>
 
 #include "kernels/cuda/dtype.cuh"
-#include "kernels/cuda/l2_priority.cuh"
 
 // 16 bytes at a time: the widest access of a thread, and what it takes to keep enough loads in
 // flight. Values stay packed in registers and are widened where they are used: half the registers
@@ -84,19 +84,11 @@ __device__ __forceinline__ uint4 narrow_pack(const float (&values)[kPack<T>]) {
   return narrow_pack(values, static_cast<const T*>(nullptr));
 }
 
-/// The vector at `from` if it is `inside`, else zeros. L2 gives up its line after all others.
-__device__ __forceinline__ uint4 load_to_keep(const uint4* from, bool inside) {
-  uint4 v;
-  asm volatile(
-      "{\n"
-      ".reg .pred inside;\n"
-      "setp.ne.s32 inside, %5, 0;\n"
-      "mov.u32 %0, 0;\nmov.u32 %1, 0;\nmov.u32 %2, 0;\nmov.u32 %3, 0;\n"
-      "@inside ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %6;\n"
-      "}\n"
-      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
-      : "l"(from), "r"(static_cast<int>(inside)), "l"(last_priority().policy));
-  return v;
+/// `pointer`; where kKeep, L2 gives up last what is loaded through it.
+template <bool kKeep, class T>
+__device__ __forceinline__ const T* kept(const T* pointer) {
+  if constexpr (!kKeep) return pointer;
+  return ::cuda::associate_access_property(pointer, ::cuda::access_property::persisting{});
 }
 
 /// gamma for the kPack<T> columns of one vector of x: in G, packed; ones where there is no gamma.
@@ -266,6 +258,13 @@ struct LaneGroup {
     return thread >> bits;
   }
 };
+
+/// Of a power of two.
+__host__ __device__ constexpr LaneGroup lane_group(int lanes) {
+  int bits = 0;
+  while (1 << bits < lanes) ++bits;
+  return {bits};
+}
 
 /// The sum of `value` over the lanes of a group, in every lane.
 __device__ __forceinline__ float lanes_sum(float value, LaneGroup group = {5}) {

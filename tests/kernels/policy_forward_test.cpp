@@ -45,9 +45,77 @@ TEST_CASE("L2 keeps x from a quarter of it on, on the device that it was measure
     other.l2_bytes *= 2;
     CHECK_FALSE(plan_forward(problem(rows, cols, bytes), other).keep_x);
   }
-  // Rows that forward_peel_kernel and others take, which have no such loads.
-  for (const std::int64_t cols : {7, 255, 513, 4097, 2000001})
-    CHECK_FALSE(plan_forward(problem(1 << 20, cols), device).keep_x);
+  // Rows that start anywhere: where they are written by the vectors that they are read by.
+  for (const std::int64_t cols : {521, 4097}) {
+    CAPTURE(cols);
+    Problem p = problem((device.l2_bytes + 2 * cols - 1) / (2 * cols), cols);
+    CHECK_FALSE(plan_forward(p, device).keep_x);
+    p.one_shift = true;
+    CHECK(plan_forward(p, device).keep_x);
+    --p.rows;
+    CHECK_FALSE(plan_forward(p, device).keep_x);
+  }
+  // Those that no kernel with such loads takes.
+  for (const std::int64_t cols : {7, 255, 2000001}) {
+    Problem p = problem(1 << 20, cols);
+    p.one_shift = true;
+    CHECK_FALSE(plan_forward(p, device).keep_x);
+  }
+}
+
+TEST_CASE("A block has three vectors of its row per thread, but where two or four are better",
+          "[policy]") {
+  struct Case {
+    int cols, bytes, gamma_bytes, vectors, threads;
+  };
+  for (const Case& c :
+       {Case{1032, 2, 2, 3, 64}, Case{2304, 2, 2, 3, 96}, Case{2560, 2, 2, 2, 160},
+        Case{3584, 2, 2, 3, 160}, Case{4096, 2, 2, 2, 256}, Case{4104, 2, 2, 3, 192},
+        Case{6144, 2, 2, 3, 256}, Case{7680, 2, 2, 3, 320}, Case{7688, 2, 2, 4, 256},
+        Case{8192, 2, 2, 4, 256}, Case{3584, 2, 4, 2, 224}, Case{4096, 2, 4, 2, 256},
+        Case{4104, 2, 4, 3, 192}, Case{1152, 4, 4, 3, 96}, Case{3840, 4, 4, 3, 320},
+        Case{4096, 4, 4, 2, 512}, Case{4100, 4, 4, 4, 288}}) {
+    CAPTURE(c.cols, c.bytes, c.gamma_bytes);
+    Problem p = problem(1000, c.cols, c.bytes);
+    p.gamma_bytes = c.gamma_bytes;
+    const ForwardPlan plan = plan_forward(p, Device{});
+    CHECK(plan.path == ForwardPath::block);
+    CHECK(plan.vectors == c.vectors);
+    CHECK(plan.threads == c.threads);
+  }
+}
+
+TEST_CASE("All vectors of a thread but the last lie in the row", "[policy]") {
+  for (const int capability : {80, 90}) {
+    Device device;
+    device.compute_capability = capability;
+    for (std::int64_t cols = 1; cols <= 20000; ++cols) {
+      for (const auto& [bytes, gamma_bytes] : {std::pair{2, 2}, std::pair{2, 4}, std::pair{4, 4}}) {
+        Problem p = problem(1000, cols, bytes);
+        p.gamma_bytes = gamma_bytes;
+        const ForwardPlan plan = plan_forward(p, device);
+        const std::int64_t width = 16 / bytes, all_but_last = plan.threads * (plan.vectors - 1);
+        CAPTURE(capability, cols, bytes, gamma_bytes);
+        if (plan.path == ForwardPath::block) CHECK(all_but_last * width <= cols);
+        // The fewest whole vectors that a row has, wherever it starts.
+        if (plan.path == ForwardPath::peel) CHECK(all_but_last <= (cols - width + 1) / width);
+      }
+    }
+  }
+}
+
+TEST_CASE("Lanes take several rows at once where that leaves eight blocks for every SM",
+          "[policy]") {
+  const Device device;
+  for (const auto& [cols, at_once] : {std::pair{8, 4}, std::pair{128, 4}, std::pair{256, 4},
+                                      std::pair{512, 4}, std::pair{1024, 2}}) {
+    CAPTURE(cols);
+    const int lanes = std::min(cols / 8, 32);
+    const std::int64_t block_rows = kForwardLanesThreads / lanes * at_once;
+    const std::int64_t rows = (8 * device.sms - 1) * block_rows;
+    CHECK(plan_forward(problem(rows, cols), device).rows == 1);
+    CHECK(plan_forward(problem(rows + 1, cols), device).rows == at_once);
+  }
 }
 
 TEST_CASE("A persistent forward has a cluster at least, on a slice of a device as well",
