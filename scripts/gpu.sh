@@ -5,6 +5,7 @@
 #   RMSNORM_LIBTORCH=DIR      holds lib/libtorch.so; else LIBTORCH, else the torch of python3, else the binaries' own RPATH
 #   RMSNORM_COMMIT=ID         when the tree was copied here without its git history
 #   RMSNORM_STEP_TIMEOUT=SEC  per command (default 300): one that hangs must not take the others' time
+#   RMSNORM_SANITIZERS=TOOLS   of the step sanitizer (default "memcheck racecheck initcheck synccheck")
 #   RMSNORM_INITCHECK_FLAGS   e.g. "--kernel-regex kns=7rmsnorm"; not the default, since a kernel left out of the
 #                             instrumentation may also have its writes left out, which looks like reading garbage
 # OUTDIR gets gpu-summary.json, gpu.log and one JSON report per subcommand: 8 files, none in a folder below.
@@ -96,11 +97,12 @@ step_sweep() {
 }
 
 step_sanitizer() {
-  local tool sanitizer cases flags=()
+  local tool sanitizer cases flags=() tools
+  read -ra tools <<<"${RMSNORM_SANITIZERS:-memcheck racecheck initcheck synccheck}"
   sanitizer=$(find_sanitizer)
   # libtorch's pool hands out pieces of large allocations, past whose ends memcheck sees nothing wrong.
   export PYTORCH_NO_CUDA_MEMORY_CACHING=1
-  for tool in memcheck racecheck initcheck synccheck; do
+  for tool in "${tools[@]}"; do
     flags=() cases='[sanitizer],[unequal]'
     # A kernel's shared memory is its own; libtorch's sum of long rows is reported for its.
     [[ $tool != racecheck ]] || flags=(--kernel-regex kns=7rmsnorm) cases='[sanitizer]'
