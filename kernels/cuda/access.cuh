@@ -14,7 +14,7 @@ template <class T, int W>
 struct Access {
   static_assert(W == kPack<T>);
   using Packed = uint4;
-  /// Streams past L1: worth 1 of 18 us at 131072 x 128, where a row is a few hundred bytes.
+  /// Streams past L1, for what is read once and by one thread.
   static __device__ __forceinline__ Packed load_streaming(const T* from) {
     Packed v;
     asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"

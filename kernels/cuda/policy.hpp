@@ -68,6 +68,9 @@ constexpr int forward_rows_at_once(int vectors) {
   return vectors <= 2 ? 4 : 2;
 }
 
+/// Threads at most of a block whose threads have three vectors of a row each.
+constexpr int kForwardThreadsOfThree = 320;
+
 /// For one row or more.
 ForwardPlan plan_forward(const Problem& problem, const Device& device);
 

@@ -8,8 +8,7 @@ constexpr std::int64_t kLaneVectors = 4;  // vectors that a lane holds of a row
 // and less than 64 KB is in flight: they go to shared memory.
 constexpr std::int64_t kForwardBlockVectors = 2048;
 constexpr std::int64_t kForwardPeelVectors = 1280;
-constexpr std::int64_t kForwardMostOfThree = 960;  // the longest with three vectors per thread
-constexpr std::int64_t kFrameForwardBytes = 512;   // the longest rows that frames take
+constexpr std::int64_t kFrameForwardBytes = 512;  // the longest rows that frames take
 
 /// Vectors per thread of a block that has a row: two or more, because one 16-byte load per thread
 /// leaves too few bytes in flight; not many, lest few blocks fit an SM. Three, but two where they
@@ -19,7 +18,7 @@ int block_vectors(const Problem& p, std::int64_t vectors) {
   const auto places = [&](int per_thread) {
     return per_thread * round_up(ceil_div(vectors, per_thread), kWarp);
   };
-  if (vectors > kForwardMostOfThree) return p.element_bytes == 4 && vectors <= 1024 ? 2 : 4;
+  if (vectors > 3 * kForwardThreadsOfThree) return p.element_bytes == 4 && vectors <= 1024 ? 2 : 4;
   const bool few_empty = places(2) * 9 <= places(3) * 8 || p.gamma_bytes > p.element_bytes;
   return vectors <= 512 && few_empty ? 2 : 3;
 }

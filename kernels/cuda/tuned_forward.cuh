@@ -18,7 +18,7 @@ __device__ __forceinline__ float block_sum_once(float value) {
   const int thread = static_cast<int>(threadIdx.x), warps = static_cast<int>(blockDim.x) / 32;
   if (thread % 32 == 0) warp_sums[thread / 32] = value;
   __syncthreads();
-  // By shuffles: all sums in the registers of a thread would cost f32 rows a block per SM.
+  // By shuffles: with all sums in the registers of a thread, one block of float32 rows fewer fits.
   const int warp = thread % kMaxWarps;
   const float total = lanes_sum(warp < warps ? warp_sums[warp] : 0.0f, lane_group(kMaxWarps));
   asm volatile("" ::: "memory");  // loads that come after it stay after it
@@ -117,9 +117,9 @@ __device__ __forceinline__ bool is_always_in_row(int j, int count) {
 
 /// A block per row, V vectors per thread.
 template <class T, class G, int V, bool kKeepX, Fault F>
-__global__ void __launch_bounds__(V == 3 ? 320 : 512, V == 2   ? 3
-                                                      : V == 3 ? 4
-                                                               : 2)
+__global__ void __launch_bounds__(V == 3 ? kForwardThreadsOfThree : 512, V == 2   ? 3
+                                                                         : V == 3 ? 4
+                                                                                  : 2)
     forward_block_kernel(ForwardParams<T> p, const G* __restrict__ gamma) {
   // gamma is loaded before the barrier, which hides its latency, where a thread has registers for
   // it that would not be a block per SM; otherwise behind it, and comes from the caches.
@@ -319,8 +319,8 @@ __global__ void __launch_bounds__(kWarp ? 32 * kPeelWarps : 512, kWarp    ? (V =
         if (!has(j)) continue;
         const uint4* source = reinterpret_cast<const uint4*>(gamma) + vector(j);
         low[i] = __ldg(source);
-        // The second vector may reach past gamma's end in the last vector of the row. (That it
-        // does not in others is left out where a register would be spilled for it.)
+        // The second vector may reach past gamma's end in the last vector of the row, and in no
+        // other; to know that costs a register too many where x is not kept.
         high[i] = (kKeepX && !kWarp && is_always_in_row<F>(j, V)) || (vector(j) + 2) * W <= cols
                       ? __ldg(source + 1)
                       : elements_between<T>(reinterpret_cast<const T*>(source + 1), 0, head);

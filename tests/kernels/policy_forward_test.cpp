@@ -96,7 +96,10 @@ TEST_CASE("All vectors of a thread but the last lie in the row", "[policy]") {
         const ForwardPlan plan = plan_forward(p, device);
         const std::int64_t width = 16 / bytes, all_but_last = plan.threads * (plan.vectors - 1);
         CAPTURE(capability, cols, bytes, gamma_bytes);
-        if (plan.path == ForwardPath::block) CHECK(all_but_last * width <= cols);
+        if (plan.path == ForwardPath::block) {
+          CHECK(all_but_last * width <= cols);
+          CHECK((plan.vectors != 3 || plan.threads <= kForwardThreadsOfThree));
+        }
         // Of the fewest whole vectors that a row has, wherever it starts; gamma is read one
         // further.
         if (plan.path == ForwardPath::peel) CHECK(all_but_last + 1 <= (cols - width + 1) / width);
