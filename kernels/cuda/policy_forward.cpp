@@ -10,14 +10,17 @@ constexpr std::int64_t kForwardBlockVectors = 2048;
 constexpr std::int64_t kForwardPeelVectors = 1280;
 constexpr std::int64_t kFrameForwardBytes = 512;  // the longest rows that frames take
 
+/// Whole warps that have a place for every vector of a row.
+std::int64_t row_threads(std::int64_t vectors, int per_thread) {
+  return round_up(ceil_div(vectors, per_thread), kWarp);
+}
+
 /// Vectors per thread of a block that has a row: two or more, because one 16-byte load per thread
 /// leaves too few bytes in flight; not many, lest few blocks fit an SM. Three, but two where they
 /// leave an eighth fewer places empty or where a wider gamma takes the registers, and four for the
 /// longest rows. By cols and dtypes alone: they order the sums.
 int block_vectors(const Problem& p, std::int64_t vectors) {
-  const auto places = [&](int per_thread) {
-    return per_thread * round_up(ceil_div(vectors, per_thread), kWarp);
-  };
+  const auto places = [&](int per_thread) { return per_thread * row_threads(vectors, per_thread); };
   if (vectors > 3 * kForwardThreadsOfThree) return p.element_bytes == 4 && vectors <= 1024 ? 2 : 4;
   const bool few_empty = places(2) * 9 <= places(3) * 8 || p.gamma_bytes > p.element_bytes;
   return vectors <= 512 && few_empty ? 2 : 3;
@@ -167,7 +170,7 @@ ForwardPlan plan_path(const Problem& p, const Device& device) {
   if (whole <= longest) {
     plan.path = p.aligned ? ForwardPath::block : ForwardPath::peel;
     plan.vectors = p.aligned ? block_vectors(p, whole) : peel_vectors(p, whole);
-    plan.threads = static_cast<int>(round_up(ceil_div(whole, plan.vectors), kWarp));
+    plan.threads = static_cast<int>(row_threads(whole, plan.vectors));
     return plan;
   }
   // Aligned rows stay with a block while three fit an SM, so that one loads while another sums and

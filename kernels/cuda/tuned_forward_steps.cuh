@@ -4,6 +4,7 @@
 #include "kernels/common/steps.hpp"
 #include "kernels/common/tuned_faults.hpp"
 #include "kernels/cuda/access.cuh"
+#include "kernels/cuda/hopper.cuh"
 
 // What the forward kernels do to the elements that a thread holds.
 

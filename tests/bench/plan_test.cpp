@@ -63,8 +63,8 @@ TEST_CASE("B037 a cold time clearly below the copy's is mistrusted above the cac
     return !reason_to_mistrust(protocol, median_us, 100, bytes, cache).empty();
   };
   CHECK_FALSE(doubted(Protocol::cold, 100, large));
-  CHECK_FALSE(doubted(Protocol::cold, 96, large));
-  CHECK(doubted(Protocol::cold, 95, large));
+  CHECK_FALSE(doubted(Protocol::cold, 97, large));
+  CHECK(doubted(Protocol::cold, 96, large));
   CHECK(doubted(Protocol::cold, 40, large));
   CHECK_FALSE(doubted(Protocol::cold_write, 96, large));
   CHECK(doubted(Protocol::cold_write, 93, large));
